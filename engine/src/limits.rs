@@ -1,0 +1,25 @@
+//! Every bound of the engine, with its unit, in one place (design §8.2).
+
+/// Alignment of direct I/O and of everything on disk, in bytes.
+pub const BLOCK_BYTES: usize = 4096;
+/// Largest journal commit, in bytes (L3).
+pub const COMMIT_BYTES: usize = 1 << 20;
+/// Commits on their way to the disk at one time.
+pub const COMMITS_IN_FLIGHT: usize = 4;
+/// Size of a new journal, in bytes; it is extended in the background.
+pub const JOURNAL_START_BYTES: u64 = 32 << 20;
+/// Largest live journal, in bytes, whatever the memory (L3).
+pub const JOURNAL_MAX_BYTES: u64 = 512 << 20;
+/// Quiet time after which an empty commit vouches for the last one, in milliseconds (L4).
+pub const JOURNAL_IDLE_MS: u64 = 10;
+/// Batches below this many bytes are copied into the journal; larger ones become extents (L7).
+pub const EXTENT_BYTES: usize = 256 << 10;
+/// Largest write of the background to a segment, in bytes.
+pub const WRITE_OUT_BYTES: usize = 128 << 10;
+/// Distance between two rows of a segment's sparse index, in bytes of the segment.
+pub const INDEX_INTERVAL_BYTES: u64 = 64 << 10;
+/// Smallest and largest read of a replaying reader, in bytes.
+pub const READ_AHEAD_MIN_BYTES: usize = 64 << 10;
+pub const READ_AHEAD_MAX_BYTES: usize = 1 << 20;
+/// Segment and index files that a shard keeps open.
+pub const OPEN_FILES: usize = 1024;

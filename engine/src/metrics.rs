@@ -1,0 +1,112 @@
+//! What a shard counts. Plain cells, written by the shard alone; a snapshot of them travels by ring to whoever publishes them.
+
+use std::cell::Cell;
+
+/// A number that only goes up (or, for gauges, is set), owned by one shard.
+#[derive(Debug, Default)]
+pub struct Counter(Cell<u64>);
+
+impl Counter {
+    pub fn add(&self, n: u64) {
+        self.0.set(self.0.get().wrapping_add(n));
+    }
+
+    pub fn increment(&self) {
+        self.add(1);
+    }
+
+    pub fn set(&self, n: u64) {
+        self.0.set(n);
+    }
+
+    pub fn get(&self) -> u64 {
+        self.0.get()
+    }
+}
+
+macro_rules! shard_metrics {
+    ($($(#[doc = $doc:literal])* $name:ident: $kind:ident,)*) => {
+        /// All counters of one shard.
+        #[derive(Debug, Default)]
+        pub struct ShardMetrics {
+            $($(#[doc = $doc])* pub $name: Counter,)*
+        }
+
+        impl ShardMetrics {
+            /// (name, help, kind, value) of every counter, in a fixed order.
+            pub fn snapshot(&self) -> Vec<Sample> {
+                vec![$(Sample {
+                    name: stringify!($name),
+                    help: concat!($($doc),*).trim_ascii(),
+                    kind: Kind::$kind,
+                    value: self.$name.get(),
+                },)*]
+            }
+        }
+    };
+}
+
+/// Whether a number only grows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Counter,
+    Gauge,
+}
+
+/// One number of a snapshot.
+#[derive(Clone, Copy, Debug)]
+pub struct Sample {
+    pub name: &'static str,
+    pub help: &'static str,
+    pub kind: Kind,
+    pub value: u64,
+}
+
+shard_metrics! {
+    /// Kafka requests answered by this shard's connections
+    requests: Counter,
+    /// Open client connections
+    connections: Gauge,
+    /// Requests handed to another shard over a ring
+    cross_shard_hops: Counter,
+    /// Bytes read from clients
+    bytes_in: Counter,
+    /// Bytes written to clients
+    bytes_out: Counter,
+    /// Record batches appended
+    batches_appended: Counter,
+    /// Bytes of record batches appended
+    batch_bytes_appended: Counter,
+    /// Journal commits completed
+    journal_commits: Counter,
+    /// Journal writes that were synced by themselves
+    journal_syncs: Counter,
+    /// Bytes written to the journal, padding included
+    journal_bytes: Counter,
+    /// Bytes of the journal that only a checkpoint can free
+    journal_live_bytes: Gauge,
+    /// Size of the journal file in bytes
+    journal_size_bytes: Gauge,
+    /// Bytes written out to segments
+    segment_bytes_written: Counter,
+    /// Syncs of segments, directories and checkpoints
+    background_syncs: Counter,
+    /// Checkpoints completed
+    checkpoints: Counter,
+    /// Bytes that fetches took from memory
+    fetch_bytes_from_memory: Counter,
+    /// Bytes that fetches took from segments
+    fetch_bytes_from_disk: Counter,
+    /// Raft groups on this shard
+    groups: Gauge,
+    /// Groups that this shard leads
+    groups_led: Gauge,
+    /// Memory in use, of the shard's budget, in bytes
+    memory_used_bytes: Gauge,
+    /// The shard's memory budget in bytes
+    memory_budget_bytes: Gauge,
+    /// Damaged ranges found in the log
+    damaged_ranges: Counter,
+    /// Requests refused because they could not be parsed
+    malformed_requests: Counter,
+}
