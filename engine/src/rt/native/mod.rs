@@ -11,7 +11,6 @@
 //! Thread-local state is allowed here: a shard is its thread. `unsafe` appears in `clock_ns` and `random_seed`, as plain system calls.
 #![allow(
     clippy::disallowed_methods,
-    clippy::disallowed_macros,
     reason = "this module is what the rest of the crate uses instead"
 )]
 
