@@ -1,12 +1,12 @@
 //! A shard's memory budget: who wants bytes takes a lease for them first, and waits in line while there are none.
 //!
-//! Each class of use has a cap of its own, a share of the total, so that no kind of work can starve the others; the caps together may exceed the total,
-//! which bounds them all. Within a class it is first come, first served: nobody overtakes, so large takes aren't starved by small ones. A class whose
-//! first in line waits for its own cap doesn't hold up the other classes; when the total is short, the classes take turns.
+//! Each class of use has a part of the total for itself, so that no kind of work can starve another, and none waits for what another holds: a request
+//! that waits for room in the log's tail can't deadlock with fetches. Within a class it is first come, first served: nobody overtakes, so large takes
+//! aren't starved by small ones.
 //!
-//! Invariants: the bytes granted never exceed the total, nor a class's cap; a waiter that goes away gives up its place and whatever it was granted.
-//! What could never be granted is refused. Waiters are bounded by the tasks of the shard. One budget per shard, `Rc`, not `Send`; nothing here does I/O.
-//! Called by the connections (requests, partial frames), the log (tail, cache) and fetches.
+//! Invariants: the bytes granted never exceed a class's cap, nor, since the caps add up to it, the total; a waiter that goes away gives up its place and
+//! whatever it was granted. What could never be granted is refused. Waiters are bounded by the tasks of the shard. One budget per shard, `Rc`, not
+//! `Send`; nothing here does I/O. Called by the connections (requests, partial frames), the log (tail, cache) and fetches.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -42,11 +42,11 @@ impl MemoryClass {
     /// The class's cap in hundredths of the total.
     fn percent(self) -> u64 {
         match self {
-            MemoryClass::Requests => 40,
-            MemoryClass::PartialFrames => 25,
-            MemoryClass::Tail => 50,
-            MemoryClass::Cache => 40,
-            MemoryClass::Fetch => 40,
+            MemoryClass::Requests => 30,
+            MemoryClass::PartialFrames => 15,
+            MemoryClass::Tail => 25,
+            MemoryClass::Cache => 15,
+            MemoryClass::Fetch => 15,
         }
     }
 }
@@ -66,15 +66,13 @@ pub struct TooLarge {
 /// See the module.
 pub struct Budget {
     total: u64,
-    inner: RefCell<Inner>,
+    classes: [RefCell<Class>; CLASSES],
 }
 
-struct Inner {
-    used: [u64; CLASSES],
-    used_total: u64,
-    lines: [VecDeque<Rc<Place>>; CLASSES],
-    /// The class that is looked at first when bytes come back: they take turns.
-    first: usize,
+struct Class {
+    cap: u64,
+    used: u64,
+    line: VecDeque<Rc<Place>>,
 }
 
 /// A place in a class's line.
@@ -99,14 +97,16 @@ pub struct Lease {
 
 impl Budget {
     pub fn new(total_bytes: u64) -> Rc<Budget> {
+        let classes = MemoryClass::ALL.map(|class| {
+            RefCell::new(Class {
+                cap: (u128::from(total_bytes) * u128::from(class.percent()) / 100) as u64,
+                used: 0,
+                line: VecDeque::new(),
+            })
+        });
         Rc::new(Budget {
             total: total_bytes,
-            inner: RefCell::new(Inner {
-                used: [0; CLASSES],
-                used_total: 0,
-                lines: Default::default(),
-                first: 0,
-            }),
+            classes,
         })
     }
 
@@ -123,7 +123,7 @@ impl Budget {
             bytes,
             state: RefCell::new(Waiting::InLine(None)),
         });
-        self.inner.borrow_mut().lines[class as usize].push_back(place.clone());
+        self.class(class).borrow_mut().line.push_back(place.clone());
         let line = InLine {
             budget: self.clone(),
             class,
@@ -132,17 +132,13 @@ impl Budget {
         Ok(line.await)
     }
 
-    /// Takes at once or not at all; doesn't overtake those who wait for the same bytes.
+    /// Takes at once or not at all; doesn't overtake those who wait in its class.
     pub fn try_take(self: &Rc<Self>, class: MemoryClass, bytes: u64) -> Option<Lease> {
-        let cap = self.cap(class);
-        let mut inner = self.inner.borrow_mut();
-        if !inner.lines[class as usize].is_empty()
-            || self.total_is_waited_for(&inner)
-            || !inner.fits(self.total, cap, class, bytes)
-        {
+        let mut state = self.class(class).borrow_mut();
+        if !state.line.is_empty() || !state.fits(bytes) {
             return None;
         }
-        inner.grant(class, bytes);
+        state.used += bytes;
         Some(Lease {
             budget: self.clone(),
             class,
@@ -152,17 +148,17 @@ impl Budget {
 
     /// Bytes of the class in use.
     pub fn used(&self, class: MemoryClass) -> u64 {
-        self.inner.borrow().used[class as usize]
+        self.class(class).borrow().used
     }
 
     /// Bytes that the class may hold.
     pub fn cap(&self, class: MemoryClass) -> u64 {
-        (u128::from(self.total) * u128::from(class.percent()) / 100) as u64
+        self.class(class).borrow().cap
     }
 
     /// Bytes in use over all classes.
     pub fn used_total(&self) -> u64 {
-        self.inner.borrow().used_total
+        self.classes.iter().map(|c| c.borrow().used).sum()
     }
 
     pub fn total(&self) -> u64 {
@@ -171,73 +167,44 @@ impl Budget {
 
     /// Those who wait in the class's line.
     pub fn waiting(&self, class: MemoryClass) -> usize {
-        self.inner.borrow().lines[class as usize].len()
+        self.class(class).borrow().line.len()
     }
 
-    /// Whether a class's first in line waits for the total and not for its own cap: then the others must not take what comes free.
-    fn total_is_waited_for(&self, inner: &Inner) -> bool {
-        MemoryClass::ALL.iter().any(|&class| {
-            let head = inner.lines[class as usize].front();
-            head.is_some_and(|h| inner.used[class as usize] + h.bytes <= self.cap(class))
-        })
+    fn class(&self, class: MemoryClass) -> &RefCell<Class> {
+        &self.classes[class as usize]
     }
 
     fn give_back(&self, class: MemoryClass, bytes: u64) {
-        let mut inner = self.inner.borrow_mut();
-        assert!(
-            inner.used[class as usize] >= bytes && inner.used_total >= bytes,
-            "more came back than was taken"
-        );
-        inner.used[class as usize] -= bytes;
-        inner.used_total -= bytes;
-        drop(inner);
-        self.serve();
+        let mut state = self.class(class).borrow_mut();
+        assert!(state.used >= bytes, "more came back than was taken");
+        state.used -= bytes;
+        drop(state);
+        self.serve(class);
     }
 
-    /// Grants to the heads of the lines what fits now.
-    fn serve(&self) {
+    /// Grants to the head of the line what fits now.
+    fn serve(&self, class: MemoryClass) {
         let mut wake: smallvec::SmallVec<[Waker; 4]> = smallvec::SmallVec::new();
-        let mut inner = self.inner.borrow_mut();
-        let mut idle = 0;
-        while idle < CLASSES {
-            let class = MemoryClass::ALL[inner.first];
-            inner.first = (inner.first + 1) % CLASSES;
-            let Some(head) = inner.lines[class as usize].front().cloned() else {
-                idle += 1;
-                continue;
-            };
-            if !inner.fits(self.total, self.cap(class), class, head.bytes) {
-                if inner.used[class as usize] + head.bytes <= self.cap(class) {
-                    // The total is short: it is this class's turn, and the others wait behind it. Or a large take might wait for ever.
-                    inner.first = class as usize;
-                    break;
-                }
-                idle += 1;
-                continue;
-            }
-            idle = 0;
-            inner.grant(class, head.bytes);
-            inner.lines[class as usize].pop_front();
+        let mut state = self.class(class).borrow_mut();
+        while let Some(head) = state.line.front().cloned()
+            && state.fits(head.bytes)
+        {
+            state.used += head.bytes;
+            state.line.pop_front();
             if let Waiting::InLine(Some(waker)) = head.state.replace(Waiting::Granted) {
                 wake.push(waker);
             }
         }
-        drop(inner);
+        drop(state);
         for waker in wake {
             waker.wake();
         }
     }
 }
 
-impl Inner {
-    fn fits(&self, total: u64, cap: u64, class: MemoryClass, bytes: u64) -> bool {
-        let fits = |used: u64, limit: u64| used.checked_add(bytes).is_some_and(|n| n <= limit);
-        fits(self.used_total, total) && fits(self.used[class as usize], cap)
-    }
-
-    fn grant(&mut self, class: MemoryClass, bytes: u64) {
-        self.used[class as usize] += bytes;
-        self.used_total += bytes;
+impl Class {
+    fn fits(&self, bytes: u64) -> bool {
+        self.used.checked_add(bytes).is_some_and(|n| n <= self.cap)
     }
 }
 
@@ -297,10 +264,10 @@ impl Drop for InLine {
             Waiting::Gone => {}
             Waiting::Granted => self.budget.give_back(self.class, self.place.bytes),
             Waiting::InLine(_) => {
-                let mut inner = self.budget.inner.borrow_mut();
-                inner.lines[self.class as usize].retain(|p| !Rc::ptr_eq(p, &self.place));
-                drop(inner);
-                self.budget.serve(); // Those behind may fit where it didn't.
+                let mut class = self.budget.class(self.class).borrow_mut();
+                class.line.retain(|p| !Rc::ptr_eq(p, &self.place));
+                drop(class);
+                self.budget.serve(self.class); // Those behind may fit where it didn't.
             }
         }
     }
@@ -313,11 +280,7 @@ mod tests {
 
     use super::*;
 
-    fn take(
-        b: &Rc<Budget>,
-        c: MemoryClass,
-        n: u64,
-    ) -> Pin<Box<dyn Future<Output = Result<Lease, TooLarge>>>> {
+    fn take(b: &Rc<Budget>, c: MemoryClass, n: u64) -> Taking {
         let b = b.clone();
         Box::pin(async move { b.take(c, n).await })
     }
@@ -329,7 +292,7 @@ mod tests {
     #[test]
     fn more_than_the_cap_is_refused_and_never_waits() {
         let b = Budget::new(1000);
-        let e = poll(&mut take(&b, MemoryClass::Requests, 401))
+        let e = poll(&mut take(&b, MemoryClass::Requests, 301))
             .unwrap()
             .err();
         assert_eq!(
@@ -350,8 +313,8 @@ mod tests {
     #[test]
     fn first_come_first_served_within_a_class() {
         let b = Budget::new(1000);
-        let held = b.try_take(MemoryClass::Requests, 300).unwrap();
-        let mut large = take(&b, MemoryClass::Requests, 400);
+        let held = b.try_take(MemoryClass::Requests, 295).unwrap();
+        let mut large = take(&b, MemoryClass::Requests, 300);
         let mut small = take(&b, MemoryClass::Requests, 10);
         assert!(poll(&mut large).is_none());
         assert!(
@@ -360,7 +323,7 @@ mod tests {
         );
         assert!(b.try_take(MemoryClass::Requests, 10).is_none());
         assert!(
-            b.try_take(MemoryClass::Fetch, 400).is_some(),
+            b.try_take(MemoryClass::Fetch, 150).is_some(),
             "other classes go on"
         );
         drop(held);
@@ -374,8 +337,8 @@ mod tests {
     #[test]
     fn a_waiter_that_goes_away_makes_way_and_gives_back() {
         let b = Budget::new(1000);
-        let held = b.try_take(MemoryClass::Requests, 300).unwrap();
-        let mut large = take(&b, MemoryClass::Requests, 400);
+        let held = b.try_take(MemoryClass::Requests, 295).unwrap();
+        let mut large = take(&b, MemoryClass::Requests, 300);
         let mut small = take(&b, MemoryClass::Requests, 10);
         assert!(poll(&mut large).is_none() && poll(&mut small).is_none());
         drop(large);
@@ -390,37 +353,19 @@ mod tests {
     }
 
     #[test]
-    fn a_large_take_is_not_starved_by_other_classes() {
-        let b = Budget::new(100);
-        let tail = b.try_take(MemoryClass::Tail, 50).unwrap();
-        let cache = b.try_take(MemoryClass::Cache, 40).unwrap();
-        let mut large = take(&b, MemoryClass::Fetch, 40);
-        assert!(poll(&mut large).is_none());
-        let mut others: Vec<_> = (0..5)
-            .map(|_| take(&b, MemoryClass::Requests, 20))
-            .collect();
-        for o in &mut others {
-            assert!(poll(o).is_none());
-        }
-        drop(cache);
-        let first = poll(&mut others[0]).unwrap().unwrap();
-        assert!(
-            poll(&mut large).is_none() && poll(&mut others[1]).is_none(),
-            "it is the large one's turn"
+    fn the_caps_add_up_to_the_total() {
+        assert_eq!(
+            MemoryClass::ALL.iter().map(|c| c.percent()).sum::<u64>(),
+            100
         );
-        assert!(b.try_take(MemoryClass::Cache, 1).is_none());
-        drop(first);
-        assert!(poll(&mut large).is_some());
-        drop(tail);
-        assert!(others[1..].iter_mut().all(|o| poll(o).is_some()));
     }
 
     #[test]
     fn a_lease_shrinks() {
         let b = Budget::new(1000);
-        let mut l = b.try_take(MemoryClass::Requests, 300).unwrap();
+        let mut l = b.try_take(MemoryClass::Requests, 295).unwrap();
         l.shrink_to(100);
-        l.shrink_to(500);
+        l.shrink_to(290);
         assert_eq!((l.bytes(), b.used(MemoryClass::Requests)), (100, 100));
     }
 
@@ -430,7 +375,7 @@ mod tests {
         fn never_more_than_there_is(ops in prop::collection::vec((0..3u8, 0..CLASSES, 0..60u64, 0..100usize), 1..200)) {
             let b = Budget::new(100);
             let mut leases: Vec<Lease> = Vec::new();
-            let mut waiting: Vec<Pin<Box<dyn Future<Output = Result<Lease, TooLarge>>>>> = Vec::new();
+            let mut waiting: Vec<Taking> = Vec::new();
             for (op, class, bytes, pick) in ops {
                 match op {
                     0 => waiting.push(take(&b, MemoryClass::ALL[class], bytes)),
