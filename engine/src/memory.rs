@@ -280,6 +280,8 @@ mod tests {
 
     use super::*;
 
+    type Taking = Pin<Box<dyn Future<Output = Result<Lease, TooLarge>>>>;
+
     fn take(b: &Rc<Budget>, c: MemoryClass, n: u64) -> Taking {
         let b = b.clone();
         Box::pin(async move { b.take(c, n).await })
