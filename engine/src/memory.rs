@@ -300,8 +300,8 @@ mod tests {
         assert_eq!(
             e,
             Some(TooLarge {
-                asked: 401,
-                cap: 400
+                asked: 301,
+                cap: 300
             })
         );
         assert!(
@@ -315,7 +315,7 @@ mod tests {
     #[test]
     fn first_come_first_served_within_a_class() {
         let b = Budget::new(1000);
-        let held = b.try_take(MemoryClass::Requests, 295).unwrap();
+        let held = b.try_take(MemoryClass::Requests, 250).unwrap();
         let mut large = take(&b, MemoryClass::Requests, 300);
         let mut small = take(&b, MemoryClass::Requests, 10);
         assert!(poll(&mut large).is_none());
@@ -339,7 +339,7 @@ mod tests {
     #[test]
     fn a_waiter_that_goes_away_makes_way_and_gives_back() {
         let b = Budget::new(1000);
-        let held = b.try_take(MemoryClass::Requests, 295).unwrap();
+        let held = b.try_take(MemoryClass::Requests, 250).unwrap();
         let mut large = take(&b, MemoryClass::Requests, 300);
         let mut small = take(&b, MemoryClass::Requests, 10);
         assert!(poll(&mut large).is_none() && poll(&mut small).is_none());
@@ -365,7 +365,7 @@ mod tests {
     #[test]
     fn a_lease_shrinks() {
         let b = Budget::new(1000);
-        let mut l = b.try_take(MemoryClass::Requests, 295).unwrap();
+        let mut l = b.try_take(MemoryClass::Requests, 250).unwrap();
         l.shrink_to(100);
         l.shrink_to(290);
         assert_eq!((l.bytes(), b.used(MemoryClass::Requests)), (100, 100));
