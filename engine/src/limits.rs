@@ -21,5 +21,13 @@ pub const INDEX_INTERVAL_BYTES: u64 = 64 << 10;
 /// Smallest and largest read of a replaying reader, in bytes.
 pub const READ_AHEAD_MIN_BYTES: usize = 64 << 10;
 pub const READ_AHEAD_MAX_BYTES: usize = 1 << 20;
+/// Operations on files that a shard has with the kernel at one time, journal writes apart.
+pub const DISK_OPS_IN_FLIGHT: usize = 256;
+/// Journal writes that a shard has with the kernel at one time, over all its journal files.
+pub const JOURNAL_WRITES_IN_FLIGHT: usize = 64;
+/// Connections that wait to be accepted, per listener.
+pub const LISTEN_BACKLOG: i32 = 1024;
+/// Bytes handed to the kernel by one `sendmsg`, so that a large answer does not hold up the shard.
+pub const SEND_BYTES: usize = 256 << 10;
 /// Segment and index files that a shard keeps open.
 pub const OPEN_FILES: usize = 1024;

@@ -1,35 +1,38 @@
-//! Directories and names.
+//! Directories and names. Runs off the shard's thread; nothing here is durable before [`sync_dir`] of the directory concerned.
+
 use std::io;
 use std::path::Path;
 
+use super::imp;
+
 pub async fn create_dir_all(path: &Path) -> io::Result<()> {
-    let _ = path;
-    todo!()
+    imp::fs::create_dir_all(path).await
 }
-/// Replaces `to` if it exists. Durable after [`sync_dir`] of both directories.
+
+/// Replaces `to` if it exists (which then frees `to`'s blocks: rename to unused names).
 pub async fn rename(from: &Path, to: &Path) -> io::Result<()> {
-    let _ = (from, to);
-    todo!()
+    imp::fs::rename(from, to).await
 }
+
 pub async fn remove_file(path: &Path) -> io::Result<()> {
-    let _ = path;
-    todo!()
+    imp::fs::remove_file(path).await
 }
+
 /// Only an empty directory.
 pub async fn remove_dir(path: &Path) -> io::Result<()> {
-    let _ = path;
-    todo!()
+    imp::fs::remove_dir(path).await
 }
-/// Names in the directory, sorted.
+
+/// Names in the directory, sorted. A name that isn't UTF-8 is an error.
 pub async fn read_dir(path: &Path) -> io::Result<Vec<String>> {
-    let _ = path;
-    todo!()
+    imp::fs::read_dir(path).await
 }
+
+/// Makes the names in the directory durable.
 pub async fn sync_dir(path: &Path) -> io::Result<()> {
-    let _ = path;
-    todo!()
+    imp::fs::sync_dir(path).await
 }
+
 pub async fn exists(path: &Path) -> io::Result<bool> {
-    let _ = path;
-    todo!()
+    imp::fs::exists(path).await
 }

@@ -1,0 +1,66 @@
+//! Names of files, on the shard's helper threads.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use super::blocking;
+
+async fn with<T: Send + 'static>(
+    path: &Path,
+    f: impl FnOnce(&Path) -> io::Result<T> + Send + 'static,
+) -> io::Result<T> {
+    let path: PathBuf = path.to_owned();
+    blocking(move || {
+        f(&path).map_err(|e| io::Error::new(e.kind(), format!("{}: {e}", path.display())))
+    })
+    .await
+}
+
+pub async fn create_dir_all(path: &Path) -> io::Result<()> {
+    with(path, |p| std::fs::create_dir_all(p)).await
+}
+
+pub async fn rename(from: &Path, to: &Path) -> io::Result<()> {
+    let to = to.to_owned();
+    with(from, move |from| std::fs::rename(from, to)).await
+}
+
+pub async fn remove_file(path: &Path) -> io::Result<()> {
+    with(path, |p| std::fs::remove_file(p)).await
+}
+
+pub async fn remove_dir(path: &Path) -> io::Result<()> {
+    with(path, |p| std::fs::remove_dir(p)).await
+}
+
+pub async fn read_dir(path: &Path) -> io::Result<Vec<String>> {
+    with(path, |p| {
+        let mut names = Vec::new();
+        for entry in std::fs::read_dir(p)? {
+            let name = entry?.file_name();
+            names.push(name.into_string().map_err(|n| {
+                io::Error::new(
+                    io::ErrorKind::InvalidData,
+                    format!("{n:?} is not a name of ours"),
+                )
+            })?);
+        }
+        names.sort_unstable();
+        Ok(names)
+    })
+    .await
+}
+
+pub async fn sync_dir(path: &Path) -> io::Result<()> {
+    // A relative path of one component has the empty path as its parent: the current directory.
+    let path = if path.as_os_str().is_empty() {
+        Path::new(".")
+    } else {
+        path
+    };
+    with(path, |p| std::fs::File::open(p)?.sync_all()).await
+}
+
+pub async fn exists(path: &Path) -> io::Result<bool> {
+    with(path, |p| p.try_exists()).await
+}

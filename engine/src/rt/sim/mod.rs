@@ -1,0 +1,1 @@
+//! The simulated twin, to come.
