@@ -1,15 +1,46 @@
-//! The log of a shard: signatures, filled in step by step.
-#![allow(unused_variables)]
-use std::path::PathBuf;
-use std::rc::Rc;
+//! The log of a shard (design §4): the journal, the segments of every replica, checkpoints, and how a start puts them together.
+//!
+//! A replica's records go into the shard's one journal and stay in memory; acknowledgements wait for the journal's `durable_lsn`. In the background committed
+//! entries are written out to segments, and checkpoints let the journal go of its old blocks. Readers take from memory what is there and from segments what isn't.
+//!
+//! Reading order: [`record`] and [`block`] (what a commit looks like), [`journal`] (how commits are made), [`replica`] (a log in memory), [`writeout`], [`segment`]
+//! and [`reader`] (on disk), [`checkpoint`] and [`janitor`] (letting go), [`replay`] and [`recovery`] (coming back), [`shard`] (what the crates above call).
+//!
+//! Bounds are in [`crate::limits`]. All state of a shard is changed by synchronous functions; tasks do the waiting.
+
+use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
 use thiserror::Error;
 
-use crate::memory::Budget;
-use crate::metrics::ShardMetrics;
 use crate::types::*;
 
+pub mod block;
+mod checkpoint;
+pub mod directory;
+mod files;
+mod frame;
+mod janitor;
+mod journal;
+mod node_file;
+mod notify;
+mod reader;
+pub mod record;
+mod recovery;
+mod replay;
+mod replica;
+mod segment;
+mod shard;
+pub mod superblock;
+mod terms;
+mod wire;
+mod writeout;
+
+pub use reader::PendingRead;
+pub use recovery::{RecoveredShard, Recovery, RecoveryReport, recover};
+pub use shard::{ReplicaLog, Restored, ShardLog};
+
+/// What can go wrong with the log.
 #[derive(Debug, Error)]
 pub enum LogError {
     #[error("{what} {path}: {source}")]
@@ -18,9 +49,11 @@ pub enum LogError {
         path: PathBuf,
         source: std::io::Error,
     },
+    /// What lies on disk isn't what this Tailrace can go on from; the text says what to do.
     #[error("{path}: {why}")]
     Format { path: PathBuf, why: String },
-    #[error("{group}: offsets {from} to {to} are damaged on disk")]
+    /// These offsets were durable once and can't be read; everything around them can.
+    #[error("{group}: offsets {from} to {to} (not included) are damaged on disk")]
     Damaged {
         group: GroupId,
         from: Offset,
@@ -28,16 +61,23 @@ pub enum LogError {
     },
     #[error("the replica is not here any more")]
     Removed,
+    #[error("replica {0} exists already")]
+    Exists(ReplicaId),
 }
 
+/// The state of the layer above at one point of a replica's log.
 pub struct Captured {
+    /// The index up to which `state` has everything applied; at least the replica's commit index as last told by `set_commit`.
     pub applied: RaftIndex,
     pub state: Bytes,
 }
+
+/// Asked for a replica's state when a checkpoint is made. Synchronous; must not call back into the log.
 pub trait StateSource {
     fn capture(&self, replica: ReplicaId) -> Captured;
 }
 
+/// What a topic's configuration says about its logs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogPolicy {
     pub segment_bytes: u64,
@@ -48,178 +88,43 @@ pub struct LogPolicy {
     pub retention_bytes: i64,
 }
 
+impl Default for LogPolicy {
+    /// Kafka's defaults, without retention: only a topic's own configuration may delete.
+    fn default() -> LogPolicy {
+        LogPolicy {
+            segment_bytes: 1 << 30,
+            segment_ms: 7 * 24 * 3600 * 1000,
+            retention_ms: -1,
+            retention_bytes: -1,
+        }
+    }
+}
+
+/// Where and how large.
+#[derive(Clone, Debug)]
 pub struct StoreConfig {
     pub data_dir: PathBuf,
+    /// A directory of its own for the journals, if not the data directory.
     pub journal_dir: Option<PathBuf>,
     pub shards: u16,
+    /// Memory that each shard may use, in bytes; the live journal takes at most a quarter of it (L3).
     pub memory_per_shard: u64,
 }
 
-pub struct RecoveredShard(());
-#[derive(Clone, Debug, Default)]
-pub struct RecoveryReport {
-    pub replicas: u64,
-    pub entries: u64,
-    pub journal_bytes: u64,
-    pub damaged_ranges: u64,
-    pub torn_tails: u64,
-}
-pub struct Recovery {
-    pub boot_epoch: BootEpoch,
-    pub report: RecoveryReport,
-    pub shards: Vec<RecoveredShard>,
-}
-pub async fn recover(cfg: &StoreConfig) -> Result<Recovery, LogError> {
-    todo!()
-}
-
-pub struct Restored {
-    pub id: ReplicaId,
-    pub group: GroupId,
-    pub hard_state: HardState,
-    pub state_at: RaftIndex,
-    pub state: Bytes,
-    pub log: ReplicaLog,
-}
-
-#[derive(Clone)]
-pub struct ShardLog(Rc<()>);
-
-impl ShardLog {
-    pub async fn open(
-        cfg: Rc<StoreConfig>,
-        shard: ShardId,
-        part: RecoveredShard,
-        budget: Rc<Budget>,
-        metrics: Rc<ShardMetrics>,
-    ) -> Result<(ShardLog, Vec<Restored>), LogError> {
-        todo!()
-    }
-    pub fn set_state_source(&self, s: Rc<dyn StateSource>) {
-        todo!()
-    }
-    /// What to do when the log failed: acknowledgements stop, the process must end.
-    pub fn set_on_failure(&self, f: Rc<dyn Fn(&LogError)>) {
-        todo!()
-    }
-    pub fn create(
-        &self,
-        id: ReplicaId,
-        group: GroupId,
-        state: Bytes,
-    ) -> Result<(ReplicaLog, Lsn), LogError> {
-        todo!()
-    }
-    pub fn remove(&self, id: ReplicaId) -> Lsn {
-        todo!()
-    }
-    pub fn replica(&self, id: ReplicaId) -> Option<ReplicaLog> {
-        todo!()
-    }
-    pub fn end_turn(&self) {
-        todo!()
-    }
-    pub fn durable_lsn(&self) -> Lsn {
-        todo!()
-    }
-    pub async fn durable_past(&self, seen: Lsn) -> Lsn {
-        todo!()
-    }
-    /// 0 to 1: how full the live journal is.
-    pub fn pressure(&self) -> f32 {
-        todo!()
-    }
-    /// Writes out, checkpoints and stops the background work: the clean end of a run.
-    pub async fn close(&self) -> Result<(), LogError> {
-        todo!()
+impl StoreConfig {
+    pub fn journal_dir(&self) -> &Path {
+        self.journal_dir.as_deref().unwrap_or(&self.data_dir)
     }
 }
 
+/// An answer to a read.
 pub enum Read {
+    /// Whole batches from memory. Empty: nothing between the asked offset and the bound.
     Ready(Vec<Bytes>),
+    /// The disk has to be asked.
     Later(PendingRead),
+    /// Below the log's start or above its end.
     OutOfRange,
-}
-pub struct PendingRead(());
-impl PendingRead {
-    pub async fn run(self) -> Result<Vec<Bytes>, LogError> {
-        todo!()
-    }
-}
-
-#[derive(Clone)]
-pub struct ReplicaLog(Rc<()>);
-
-impl ReplicaLog {
-    pub fn id(&self) -> ReplicaId {
-        todo!()
-    }
-    pub fn group(&self) -> GroupId {
-        todo!()
-    }
-    pub fn append(&self, hard_state: Option<HardState>, entries: &[Entry]) -> Lsn {
-        todo!()
-    }
-    pub fn hard_state(&self) -> HardState {
-        todo!()
-    }
-    pub fn first_index(&self) -> RaftIndex {
-        todo!()
-    }
-    pub fn last_index(&self) -> RaftIndex {
-        todo!()
-    }
-    pub fn term(&self, i: RaftIndex) -> Option<Term> {
-        todo!()
-    }
-    pub fn header(&self, i: RaftIndex) -> Option<EntryHeader> {
-        todo!()
-    }
-    pub fn bytes(&self, i: RaftIndex) -> Option<Bytes> {
-        todo!()
-    }
-    pub fn set_commit(&self, i: RaftIndex) {
-        todo!()
-    }
-    pub fn commit(&self) -> RaftIndex {
-        todo!()
-    }
-    pub fn high_watermark(&self) -> Offset {
-        todo!()
-    }
-    pub fn log_start_offset(&self) -> Offset {
-        todo!()
-    }
-    pub fn log_end_offset(&self) -> Offset {
-        todo!()
-    }
-    pub fn set_log_start(&self, start: Offset) {
-        todo!()
-    }
-    pub fn end_of_epoch(&self, e: LeaderEpoch) -> Option<(LeaderEpoch, Offset)> {
-        todo!()
-    }
-    pub fn read(&self, from: Offset, max_bytes: usize, bound: Offset) -> Read {
-        todo!()
-    }
-    pub async fn batch_by_timestamp(
-        &self,
-        ts: i64,
-        bound: Offset,
-    ) -> Result<Option<Bytes>, LogError> {
-        todo!()
-    }
-    pub async fn batch_of_max_timestamp(&self, bound: Offset) -> Result<Option<Bytes>, LogError> {
-        todo!()
-    }
-    pub fn size_bytes(&self) -> u64 {
-        todo!()
-    }
-    pub fn set_policy(&self, p: LogPolicy) {
-        todo!()
-    }
-    /// Where the log should start by retention, if that is later than where it does; the leader proposes it as a TrimPrefix (L9).
-    pub fn retention_start(&self, now_ms: i64) -> Option<Offset> {
-        todo!()
-    }
+    /// These offsets are lost; what follows `to` can be read.
+    Damaged { to: Offset },
 }

@@ -1,0 +1,432 @@
+//! Checkpoints (L8): what lets the journal go of its old blocks and a start begin without scanning segments.
+//!
+//! A shard has two append-only files of CRC'd frames. A checkpoint appends the frames of changed replicas and then a commit frame, and is synced;
+//! frames without their commit don't count. When the changes outgrow the base, a new base (every replica) goes to the other file under the next
+//! generation. At a start the newest generation with a commit counts.
+//!
+//! Frame, little-endian: magic u32, CRC-32C u32 of the rest seeded with data directory and shard, body length u32, kind u8, generation u64, body.
+
+use std::path::{Path, PathBuf};
+
+use bytes::{BufMut, Bytes, BytesMut};
+use uuid::Uuid;
+
+use super::replica::{ReplicaState, WritePosition};
+use super::segment::{self, SegmentMeta};
+use super::terms::{TermRow, TermTable};
+use super::wire::{Reader, put_varint};
+use crate::types::*;
+
+const MAGIC: u32 = u32::from_le_bytes(*b"TRC1");
+const FRAME_HEADER_BYTES: usize = 4 + 4 + 4 + 1 + 8;
+/// Largest body of a frame that a start accepts, in bytes.
+const MAX_BODY_BYTES: usize = 256 << 20;
+
+const REPLICA: u8 = 1;
+const REMOVED: u8 = 2;
+const COMMIT: u8 = 3;
+
+/// What a checkpoint says of a replica.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReplicaFrame {
+    pub id: ReplicaId,
+    pub group: GroupId,
+    /// Every record of the replica before this point is reflected here: (boot epoch, lsn).
+    pub captured: (BootEpoch, Lsn),
+    pub hard_state: HardState,
+    pub first: RaftIndex,
+    pub log_start: Offset,
+    pub written_out: RaftIndex,
+    pub written_next_offset: Offset,
+    pub write: (u64, u64),
+    pub next_generation: u64,
+    /// Rows up to `state_at`.
+    pub terms: Vec<TermRow>,
+    pub manifest: Vec<SegmentMeta>,
+    pub state_at: RaftIndex,
+    /// What the layer above needs to go on from `state_at`.
+    pub state: Bytes,
+}
+
+impl ReplicaFrame {
+    pub fn capture(
+        r: &ReplicaState,
+        captured: (BootEpoch, Lsn),
+        state_at: RaftIndex,
+        state: Bytes,
+    ) -> ReplicaFrame {
+        assert!(r.written_out <= state_at, "what is written out is applied");
+        let terms = r.terms.rows().iter().filter(|row| row.first <= state_at);
+        ReplicaFrame {
+            id: r.id,
+            group: r.group,
+            captured,
+            hard_state: r.hard_state,
+            first: r.first,
+            log_start: r.log_start,
+            written_out: r.written_out,
+            written_next_offset: r.written_next_offset,
+            write: (r.write.file, r.write.entry_end),
+            next_generation: r.next_generation,
+            terms: terms.copied().collect(),
+            manifest: r.segments.iter().map(|s| s.meta.borrow().clone()).collect(),
+            state_at,
+            state,
+        }
+    }
+
+    pub fn write_position(&self) -> WritePosition {
+        WritePosition {
+            file: self.write.0,
+            entry_end: self.write.1,
+        }
+    }
+
+    fn put(&self, out: &mut BytesMut) {
+        put_varint(out, self.id.0);
+        out.put_u128_le(self.group.topic.0.as_u128());
+        out.put_u32_le(self.group.partition as u32);
+        for v in [
+            self.captured.0.0,
+            self.captured.1.0,
+            self.hard_state.term.0,
+            self.hard_state.vote,
+            self.hard_state.commit.0,
+            self.first.0,
+            self.log_start.0 as u64,
+            self.written_out.0,
+            self.written_next_offset.0 as u64,
+            self.write.0,
+            self.write.1,
+            self.next_generation,
+            self.state_at.0,
+        ] {
+            put_varint(out, v);
+        }
+        put_varint(out, self.terms.len() as u64);
+        for row in &self.terms {
+            put_varint(out, row.term.0);
+            put_varint(out, row.first.0);
+            put_varint(out, row.start.0 as u64);
+        }
+        put_varint(out, self.manifest.len() as u64);
+        for m in &self.manifest {
+            segment::put_meta(out, m);
+        }
+        put_varint(out, self.state.len() as u64);
+        out.put_slice(&self.state);
+    }
+
+    fn get(bytes: &[u8]) -> Option<ReplicaFrame> {
+        let mut r = Reader::new(bytes);
+        let id = ReplicaId(r.varint()?);
+        let topic = TopicId(Uuid::from_u128(r.u128()?));
+        let partition = r.u32()? as i32;
+        let captured = (BootEpoch(r.varint()?), Lsn(r.varint()?));
+        let hard_state = HardState {
+            term: Term(r.varint()?),
+            vote: r.varint()?,
+            commit: RaftIndex(r.varint()?),
+        };
+        let first = RaftIndex(r.varint()?);
+        let log_start = Offset(r.varint()? as i64);
+        let written_out = RaftIndex(r.varint()?);
+        let written_next_offset = Offset(r.varint()? as i64);
+        let write = (r.varint()?, r.varint()?);
+        let next_generation = r.varint()?;
+        let state_at = RaftIndex(r.varint()?);
+        let rows = r.count(3)?;
+        let mut terms = Vec::with_capacity(rows);
+        for _ in 0..rows {
+            terms.push(TermRow {
+                term: Term(r.varint()?),
+                first: RaftIndex(r.varint()?),
+                start: Offset(r.varint()? as i64),
+            });
+        }
+        TermTable::from_rows(terms.clone())?;
+        let segments = r.count(24)?;
+        let mut manifest = Vec::with_capacity(segments);
+        for _ in 0..segments {
+            manifest.push(segment::meta(&mut r)?);
+        }
+        let state_bytes = r.count(1)?;
+        let state = Bytes::copy_from_slice(r.take(state_bytes)?);
+        let sound = r.is_empty() && write.1 <= write.0 && written_out <= state_at;
+        sound.then_some(ReplicaFrame {
+            id,
+            group: GroupId { topic, partition },
+            captured,
+            hard_state,
+            first,
+            log_start,
+            written_out,
+            written_next_offset,
+            write,
+            next_generation,
+            terms,
+            manifest,
+            state_at,
+            state,
+        })
+    }
+}
+
+/// Whose frames these are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Owner {
+    pub directory_id: u64,
+    pub shard: u16,
+}
+
+impl Owner {
+    fn seed(&self) -> u32 {
+        let mut bytes = [0u8; 10];
+        bytes[..8].copy_from_slice(&self.directory_id.to_le_bytes());
+        bytes[8..].copy_from_slice(&self.shard.to_le_bytes());
+        crc32c::crc32c(&bytes)
+    }
+}
+
+pub fn path(data_dir: &Path, shard: u16, generation: u64) -> PathBuf {
+    let which = if generation.is_multiple_of(2) {
+        'a'
+    } else {
+        'b'
+    };
+    data_dir.join(format!("checkpoint-{shard}-{which}"))
+}
+
+fn put_frame(
+    out: &mut BytesMut,
+    owner: Owner,
+    generation: u64,
+    kind: u8,
+    body: impl FnOnce(&mut BytesMut),
+) {
+    let at = out.len();
+    out.put_u32_le(MAGIC);
+    out.put_u64_le(0);
+    out.put_u8(kind);
+    out.put_u64_le(generation);
+    let body_at = out.len();
+    body(out);
+    let length = u32::try_from(out.len() - body_at).expect("a frame's body is bounded");
+    out[at + 8..at + 12].copy_from_slice(&length.to_le_bytes());
+    let crc = crc32c::crc32c_append(owner.seed(), &out[at + 8..]);
+    out[at + 4..at + 8].copy_from_slice(&crc.to_le_bytes());
+}
+
+pub fn put_replica(out: &mut BytesMut, owner: Owner, generation: u64, frame: &ReplicaFrame) {
+    put_frame(out, owner, generation, REPLICA, |out| frame.put(out));
+}
+
+pub fn put_removed(out: &mut BytesMut, owner: Owner, generation: u64, id: ReplicaId) {
+    put_frame(out, owner, generation, REMOVED, |out| put_varint(out, id.0));
+}
+
+/// Makes what was put before it count. `sequence` goes up by one a checkpoint of the shard, across generations and starts.
+pub fn put_commit(out: &mut BytesMut, owner: Owner, generation: u64, sequence: u64) {
+    put_frame(out, owner, generation, COMMIT, |out| {
+        put_varint(out, sequence)
+    });
+}
+
+/// What a checkpoint file says.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Loaded {
+    pub generation: u64,
+    pub sequence: u64,
+    pub replicas: Vec<ReplicaFrame>,
+}
+
+/// Reads a checkpoint file: everything up to its last commit frame. `None` when there is no commit.
+///
+/// Padding between checkpoints is zeros up to the next block.
+pub fn load(bytes: &[u8], owner: Owner) -> Option<Loaded> {
+    let mut at = 0;
+    let mut generation = None;
+    let mut replicas = std::collections::BTreeMap::new();
+    let mut waiting: Vec<(ReplicaId, Option<ReplicaFrame>)> = Vec::new();
+    let mut sequence = None;
+    while let Some((kind, g, body, end)) = frame_at(bytes, at, owner) {
+        // The first frame says whose turn it is; frames of an older use of the file end it.
+        if *generation.get_or_insert(g) != g {
+            break;
+        }
+        match kind {
+            REPLICA => {
+                let Some(f) = ReplicaFrame::get(body) else {
+                    break;
+                };
+                waiting.push((f.id, Some(f)));
+            }
+            REMOVED => {
+                let Some(id) = Reader::new(body).varint() else {
+                    break;
+                };
+                waiting.push((ReplicaId(id), None));
+            }
+            COMMIT => {
+                let Some(s) = Reader::new(body).varint() else {
+                    break;
+                };
+                for (id, frame) in waiting.drain(..) {
+                    match frame {
+                        Some(f) => replicas.insert(id, f),
+                        None => replicas.remove(&id),
+                    };
+                }
+                sequence = Some(s);
+            }
+            _ => break,
+        }
+        at = end;
+        if kind == COMMIT {
+            at = at.next_multiple_of(crate::limits::BLOCK_BYTES);
+        }
+    }
+    Some(Loaded {
+        generation: generation?,
+        sequence: sequence?,
+        replicas: replicas.into_values().collect(),
+    })
+}
+
+fn frame_at(bytes: &[u8], at: usize, owner: Owner) -> Option<(u8, u64, &[u8], usize)> {
+    let mut r = Reader::new(bytes.get(at..)?);
+    if r.u32()? != MAGIC {
+        return None;
+    }
+    let stored = r.u32()?;
+    let length = r.u32()? as usize;
+    if length > MAX_BODY_BYTES {
+        return None;
+    }
+    let kind = r.u8()?;
+    let generation = r.u64()?;
+    let body = r.take(length)?;
+    let end = at + FRAME_HEADER_BYTES + length;
+    let crc = crc32c::crc32c_append(owner.seed(), &bytes[at + 8..end]);
+    (crc == stored).then_some((kind, generation, body, end))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const OWNER: Owner = Owner {
+        directory_id: 9,
+        shard: 1,
+    };
+
+    fn frame(id: u64, written: u64) -> ReplicaFrame {
+        ReplicaFrame {
+            id: ReplicaId(id),
+            group: GroupId {
+                topic: TopicId(Uuid::from_u128(5)),
+                partition: id as i32,
+            },
+            captured: (BootEpoch(2), Lsn(written)),
+            hard_state: HardState {
+                term: Term(3),
+                vote: 1,
+                commit: RaftIndex(written),
+            },
+            first: RaftIndex(1),
+            log_start: Offset(0),
+            written_out: RaftIndex(written),
+            written_next_offset: Offset(written as i64 * 2),
+            write: (8192, 5000),
+            next_generation: 3,
+            terms: vec![TermRow {
+                term: Term(3),
+                first: RaftIndex(1),
+                start: Offset(0),
+            }],
+            manifest: vec![SegmentMeta {
+                base_offset: Offset(0),
+                base_index: RaftIndex(1),
+                generation: 2,
+                end: 5000,
+                last_index: RaftIndex(written),
+                next_offset: Offset(written as i64 * 2),
+                max_timestamp: 7,
+                created_ms: 1,
+                sealed: false,
+                rows: vec![],
+            }],
+            state_at: RaftIndex(written + 2),
+            state: Bytes::from_static(b"opaque"),
+        }
+    }
+
+    fn checkpoint(
+        generation: u64,
+        sequence: u64,
+        frames: &[ReplicaFrame],
+        removed: &[u64],
+    ) -> Vec<u8> {
+        let mut out = BytesMut::new();
+        for f in frames {
+            put_replica(&mut out, OWNER, generation, f);
+        }
+        for id in removed {
+            put_removed(&mut out, OWNER, generation, ReplicaId(*id));
+        }
+        put_commit(&mut out, OWNER, generation, sequence);
+        let mut out = out.to_vec();
+        out.resize(out.len().next_multiple_of(4096), 0);
+        out
+    }
+
+    #[test]
+    fn the_last_commit_counts() {
+        let mut file = checkpoint(4, 10, &[frame(1, 5), frame(2, 5), frame(3, 5)], &[]);
+        file.extend(checkpoint(4, 11, &[frame(1, 9)], &[3]));
+        let whole = file.len();
+        let third = checkpoint(4, 12, &[frame(2, 50)], &[]);
+        file.extend(&third);
+        let l = load(&file, OWNER).unwrap();
+        assert_eq!((l.generation, l.sequence), (4, 12));
+        assert_eq!(l.replicas, vec![frame(1, 9), frame(2, 50)]);
+        // A torn third checkpoint leaves the second.
+        for cut in whole..file.len() - 4000 {
+            let l = load(&file[..cut], OWNER).unwrap();
+            if l.sequence == 11 {
+                assert_eq!(l.replicas, vec![frame(1, 9), frame(2, 5)]);
+            }
+        }
+        let other = Owner { shard: 2, ..OWNER };
+        assert_eq!(load(&file, other), None);
+    }
+
+    #[test]
+    fn frames_of_an_older_use_of_the_file_dont_count() {
+        let old = checkpoint(2, 3, &[frame(7, 1), frame(8, 1)], &[]);
+        let new = checkpoint(4, 9, &[frame(1, 1)], &[]);
+        let mut file = new.clone();
+        file.extend(&old);
+        let l = load(&file, OWNER).unwrap();
+        assert_eq!(l.replicas, vec![frame(1, 1)]);
+    }
+
+    proptest! {
+        #[test]
+        fn rot_never_gives_a_wrong_frame(at in 0usize..4096, flip in 1u8..=255) {
+            let mut file = checkpoint(4, 10, &[frame(1, 5), frame(2, 5)], &[]);
+            let sound = load(&file, OWNER).unwrap();
+            file[at] ^= flip;
+            if let Some(l) = load(&file, OWNER) {
+                prop_assert_eq!(l, sound);
+            }
+        }
+
+        #[test]
+        fn any_bytes_are_answered(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
+            let _ = ReplicaFrame::get(&bytes);
+            let _ = load(&bytes, OWNER);
+        }
+    }
+}

@@ -1,0 +1,522 @@
+//! The background work of a shard's log: write-out, checkpoints, reclaim, growth of the journal, removal of files.
+//!
+//! One task on the background queue does all of it, one thing at a time, so that the disk never sees more than one background write (measured: parallel ones cost
+//! the journal its tail). It yields between pieces. It sleeps while there is nothing to do.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use bytes::BytesMut;
+
+use super::LogError;
+use super::checkpoint::{self, Owner, ReplicaFrame};
+use super::files::{aligned, io_error};
+use super::shard::{Inner, Replica, Trash};
+use super::writeout;
+use crate::limits::*;
+use crate::rt::{self, File, OpenOptions, Queue};
+use crate::types::*;
+
+/// A tail of at most this many bytes is carried rather than written out when the journal is reclaimed (L6).
+const CARRY_BYTES: u64 = 32 << 10;
+/// Checkpoints come at least this far apart unless the journal is nearly full.
+const CHECKPOINT_PAUSE: Duration = Duration::from_secs(1);
+/// Changes of a checkpoint file beyond its base before a new base is begun, in bytes.
+const CHANGES_BYTES: u64 = 1 << 20;
+/// What a file shrinks by before it is unlinked: a big unlink costs the journal milliseconds.
+const SHRINK_BYTES: u64 = 1 << 20;
+const SHRINK_PAUSE: Duration = Duration::from_millis(2);
+
+pub(crate) fn start(inner: &Rc<Inner>) {
+    let inner = inner.clone();
+    rt::spawn(Queue::Background, async move {
+        let mut janitor = Janitor {
+            inner: inner.clone(),
+            last_checkpoint: None,
+        };
+        if let Err(e) = janitor.run().await {
+            inner.fail(e);
+        }
+        inner.closed.set(true);
+        inner.durable.notify();
+    })
+    .detach();
+}
+
+struct Janitor {
+    inner: Rc<Inner>,
+    last_checkpoint: Option<rt::Instant>,
+}
+
+impl Janitor {
+    async fn run(&mut self) -> Result<(), LogError> {
+        // Without the layer above there is nothing to capture.
+        while self.inner.source.borrow().is_none() {
+            if self.inner.closing.get() {
+                return Ok(());
+            }
+            self.inner.janitor.notified().await;
+        }
+        loop {
+            let notified = self.inner.janitor.notified();
+            let worked = self.write_out_queued().await?;
+            if self.inner.closing.get() {
+                return self.checkpoint(true).await;
+            }
+            self.grow().await?;
+            if self.checkpoint_due() {
+                self.checkpoint(false).await?;
+                continue;
+            }
+            if worked {
+                continue;
+            }
+            if self.waits_for_pause() {
+                rt::sleep(Duration::from_millis(20)).await;
+            } else {
+                notified.await;
+            }
+        }
+    }
+
+    /// Ordinary write-out of the replicas that have enough.
+    async fn write_out_queued(&self) -> Result<bool, LogError> {
+        let mut worked = false;
+        while let Some(id) = { self.inner.write_queue.borrow_mut().pop_front() } {
+            let Some(r) = self.inner.replica(id) else {
+                continue;
+            };
+            r.borrow_mut().queued = false;
+            worked |= self.write_out(&r, false).await?;
+        }
+        Ok(worked)
+    }
+
+    /// Writes what a replica has, as far as it goes.
+    async fn write_out(&self, r: &Replica, forced: bool) -> Result<bool, LogError> {
+        let mut worked = false;
+        loop {
+            let planned = r
+                .borrow_mut()
+                .plan_write(&self.inner.files, forced, rt::wall_clock_ms());
+            self.seal_indexes(r).await?;
+            let Some(mut plan) = planned else {
+                return Ok(worked);
+            };
+            writeout::carry_out(&self.inner.files, &mut plan).await?;
+            let (id, up_to, bytes) = {
+                let mut r = r.borrow_mut();
+                if r.removed {
+                    return Ok(worked);
+                }
+                let (up_to, bytes) = r.finish_write(&plan);
+                (r.id, up_to, bytes)
+            };
+            self.inner.cache_written(id, up_to, bytes);
+            worked = true;
+            rt::yield_if_needed().await;
+        }
+    }
+
+    /// Index files of segments that were sealed since.
+    async fn seal_indexes(&self, r: &Replica) -> Result<(), LogError> {
+        loop {
+            let sealed = {
+                let r = r.borrow();
+                let found = r.segments.iter().find(|s| {
+                    let m = s.meta.borrow();
+                    m.sealed && !m.rows.is_empty()
+                });
+                found.cloned()
+            };
+            let Some(segment) = sealed else { return Ok(()) };
+            writeout::write_index(&segment).await?;
+        }
+    }
+
+    /// L3: the journal grows while it isn't wrapped, zero-filled first, the new size durable before it is used.
+    async fn grow(&self) -> Result<(), LogError> {
+        let (size, next) = {
+            let j = self.inner.journal.borrow();
+            let size = j.superblock().size;
+            let next = (size * 2).min(self.inner.max_journal_bytes());
+            let busy = j.live_bytes() * 8 > j.capacity_bytes() * 3;
+            if !busy || next <= size || j.superblock_with_size(next).is_none() {
+                return Ok(());
+            }
+            (size, next)
+        };
+        let path = &self.inner.journal_path;
+        self.inner
+            .journal_file
+            .zero_fill(size, next)
+            .await
+            .map_err(io_error("cannot extend", path))?;
+        let superblock = self.inner.journal.borrow().superblock_with_size(next);
+        // It may have wrapped meanwhile: then the zeros wait for the next time.
+        if let Some(s) = superblock {
+            self.inner.write_superblock(&s).await?;
+            self.inner.journal.borrow_mut().adopt(s);
+            self.inner.metrics.journal_size_bytes.set(next);
+            self.inner.submit(false);
+        }
+        Ok(())
+    }
+
+    fn wants_checkpoint(&self) -> bool {
+        let j = self.inner.journal.borrow();
+        let c = self.inner.checkpoint.borrow();
+        let half = j.live_bytes() * 2 > j.capacity_bytes();
+        half || !self.inner.reported.get() || !c.trash.is_empty() || !c.removed.is_empty()
+    }
+
+    fn checkpoint_due(&self) -> bool {
+        if !self.wants_checkpoint() {
+            return false;
+        }
+        let j = self.inner.journal.borrow();
+        let nearly_full = j.live_bytes() * 4 > j.capacity_bytes() * 3;
+        let paused = self
+            .last_checkpoint
+            .is_none_or(|t| t.elapsed() >= CHECKPOINT_PAUSE);
+        nearly_full || paused
+    }
+
+    fn waits_for_pause(&self) -> bool {
+        self.wants_checkpoint() && !self.checkpoint_due()
+    }
+
+    /// L8: segments and directories synced, checkpoint synced, tail moved; then files that nothing names any more go.
+    async fn checkpoint(&mut self, last: bool) -> Result<(), LogError> {
+        let inner = self.inner.clone();
+        let target = {
+            let j = inner.journal.borrow();
+            let keep = j.capacity_bytes() / 8;
+            if last {
+                j.open_lsn()
+            } else {
+                j.lsn_behind(keep).unwrap_or(j.durable_lsn())
+            }
+        };
+        self.free(target).await?;
+        self.sync_segments().await?;
+        let trash = std::mem::take(&mut inner.checkpoint.borrow_mut().trash);
+        self.write_checkpoint().await?;
+        self.move_tail().await?;
+        self.last_checkpoint = Some(rt::now());
+        inner.metrics.checkpoints.increment();
+        self.remove(trash).await
+    }
+
+    /// L6: makes every block before `target` unneeded.
+    async fn free(&self, target: Lsn) -> Result<(), LogError> {
+        let ids: Vec<ReplicaId> = self.inner.replicas.borrow().keys().copied().collect();
+        let mut may_carry = self.inner.journal.borrow().capacity_bytes() / 8;
+        for id in ids {
+            let Some(r) = self.inner.replica(id) else {
+                continue;
+            };
+            if r.borrow().bytes_from().is_none_or(|lsn| lsn > target) {
+                continue;
+            }
+            if r.borrow().pending_bytes > CARRY_BYTES {
+                self.write_out(&r, false).await?;
+            }
+            let small = r.borrow().bytes_from().is_some_and(|lsn| lsn <= target)
+                && self.carry(&r, &mut may_carry);
+            if !small && r.borrow().bytes_from().is_some_and(|lsn| lsn <= target) {
+                self.write_out(&r, true).await?;
+                // What is left isn't committed: it can only be carried.
+                let left = r.borrow().bytes_from().is_some_and(|lsn| lsn <= target);
+                if left {
+                    let mut any = u64::MAX;
+                    self.carry(&r, &mut any);
+                }
+            }
+            self.inner.submit(false);
+            rt::yield_if_needed().await;
+        }
+        Ok(())
+    }
+
+    /// Writes a small tail into the journal again, where there is room for it.
+    fn carry(&self, r: &Replica, may_carry: &mut u64) -> bool {
+        let mut r = r.borrow_mut();
+        let mut j = self.inner.journal.borrow_mut();
+        let from = r.written_out.next();
+        let skip = (from.0 - r.slots_first().0) as usize;
+        let tail: u64 = r.slots.iter().skip(skip).map(|s| s.charged_bytes()).sum();
+        let room = j
+            .capacity_bytes()
+            .saturating_sub(j.live_bytes() + j.waiting_bytes() as u64);
+        let unlimited = *may_carry == u64::MAX;
+        if !unlimited && (tail > *may_carry || tail > 4 * CARRY_BYTES || tail * 4 > room) {
+            return false;
+        }
+        // A damaged entry can't be carried; write-out leaves its mark in the segment.
+        if r.slots.iter().skip(skip).any(|s| s.data.is_none()) {
+            return false;
+        }
+        if !unlimited {
+            *may_carry -= tail;
+        }
+        r.carry(&mut j);
+        true
+    }
+
+    async fn sync_segments(&self) -> Result<(), LogError> {
+        let replicas: Vec<Replica> = self.inner.replicas.borrow().values().cloned().collect();
+        let mut new_directories = false;
+        for r in replicas {
+            let segments: Vec<_> = r.borrow().segments.clone();
+            let mut fresh = None;
+            for s in &segments {
+                // Cleared first: a write that comes while the sync runs sets it again.
+                if s.unsynced.replace(false) {
+                    let file = self.inner.files.open_segment(s).await?;
+                    file.sync()
+                        .await
+                        .map_err(io_error("cannot sync", &s.path))?;
+                    self.inner.metrics.background_syncs.increment();
+                    if s.fresh.replace(false) {
+                        fresh = s.path.parent().map(|p| p.to_owned());
+                    }
+                }
+            }
+            if let Some(directory) = fresh {
+                rt::fs::sync_dir(&directory)
+                    .await
+                    .map_err(io_error("cannot sync", &directory))?;
+                self.inner.metrics.background_syncs.increment();
+                new_directories = true;
+            }
+            rt::yield_if_needed().await;
+        }
+        if new_directories {
+            let parent = super::files::partitions_dir(&self.inner.cfg.data_dir);
+            rt::fs::sync_dir(&parent)
+                .await
+                .map_err(io_error("cannot sync", &parent))?;
+        }
+        Ok(())
+    }
+
+    async fn write_checkpoint(&self) -> Result<(), LogError> {
+        let inner = &self.inner;
+        let owner = Owner {
+            directory_id: inner.directory_id,
+            shard: inner.shard.0,
+        };
+        let (base, generation, sequence, start) = {
+            let mut c = inner.checkpoint.borrow_mut();
+            // The first checkpoint of a start is a base: it covers what other shards may have written before (L12).
+            let base = !inner.reported.get() || c.file_bytes > 2 * c.base_bytes + CHANGES_BYTES;
+            c.generation += u64::from(base);
+            c.sequence += 1;
+            (
+                base,
+                c.generation,
+                c.sequence,
+                if base { 0 } else { c.file_bytes },
+            )
+        };
+        let path = checkpoint::path(&inner.cfg.data_dir, inner.shard.0, generation);
+        let options = OpenOptions {
+            create: true,
+            truncate: base,
+            write: true,
+            ..OpenOptions::default()
+        };
+        let file = File::open(&path, options)
+            .await
+            .map_err(io_error("cannot open", &path))?;
+
+        let mut out = BytesMut::new();
+        let mut at = start;
+        if !base {
+            let removed = std::mem::take(&mut inner.checkpoint.borrow_mut().removed);
+            for id in removed {
+                checkpoint::put_removed(&mut out, owner, generation, id);
+            }
+        } else {
+            inner.checkpoint.borrow_mut().removed.clear();
+        }
+        let ids: Vec<ReplicaId> = inner.replicas.borrow().keys().copied().collect();
+        for id in ids {
+            let Some(r) = inner.replica(id) else { continue };
+            if let Some(frame) = self.capture(&r, base) {
+                checkpoint::put_replica(&mut out, owner, generation, &frame);
+            }
+            if out.len() >= WRITE_OUT_BYTES {
+                at = write_some(&file, &path, at, &mut out, false).await?;
+            }
+            rt::yield_if_needed().await;
+        }
+        checkpoint::put_commit(&mut out, owner, generation, sequence);
+        at = write_some(&file, &path, at, &mut out, true).await?;
+        file.sync().await.map_err(io_error("cannot sync", &path))?;
+        inner.metrics.background_syncs.increment();
+        file.close()
+            .await
+            .map_err(io_error("cannot close", &path))?;
+        if base {
+            let dir = &inner.cfg.data_dir;
+            rt::fs::sync_dir(dir)
+                .await
+                .map_err(io_error("cannot sync", dir))?;
+        }
+        let mut c = inner.checkpoint.borrow_mut();
+        c.file_bytes = at;
+        if base {
+            c.base_bytes = at;
+        }
+        Ok(())
+    }
+
+    /// A replica's frame, in one step with the seal that separates the records it reflects from those that come after.
+    fn capture(&self, r: &Replica, base: bool) -> Option<ReplicaFrame> {
+        let mut state = r.borrow_mut();
+        if !base && !state.frame_dirty {
+            return None;
+        }
+        let source = self.inner.source.borrow().clone()?;
+        let mut journal = self.inner.journal.borrow_mut();
+        let captured = source.capture(state.id);
+        assert!(
+            captured.applied <= state.commit,
+            "only committed entries are applied"
+        );
+        let reflected = (self.inner.boot_epoch, journal.seal_open());
+        let frame = ReplicaFrame::capture(&state, reflected, captured.applied, captured.state);
+        state.dirty_since = None;
+        state.frame_dirty = false;
+        Some(frame)
+    }
+
+    /// L8, L12: the journal lets go of what the checkpoint covers.
+    async fn move_tail(&self) -> Result<(), LogError> {
+        let inner = &self.inner;
+        let sequence = inner.checkpoint.borrow().sequence;
+        let needed = {
+            let journal = inner.journal.borrow();
+            let mut needed = journal.durable_lsn().next();
+            for r in inner.replicas.borrow().values() {
+                let r = r.borrow();
+                let first = r.bytes_from().into_iter().chain(r.dirty_since).min();
+                needed = needed.min(first.unwrap_or(needed));
+            }
+            needed
+        };
+        // Lsn 0 stands for what other journals hold: this shard has covered its replicas when none is left.
+        if needed > Lsn(0) && !inner.reported.get() {
+            inner.reported.set(true);
+            inner.covered.done();
+        }
+        let first_own = inner.first_own_lsn;
+        let lsn = if inner.covered.all() {
+            needed
+        } else {
+            needed.min(first_own)
+        };
+        let superblock = inner.journal.borrow().superblock_with_tail(lsn, sequence);
+        if let Some(s) = superblock {
+            inner.write_superblock(&s).await?;
+            inner.journal.borrow_mut().adopt(s);
+            inner.submit(false);
+        }
+        if inner.covered.all() {
+            let orphans = std::mem::take(&mut *inner.orphans.borrow_mut());
+            for path in orphans {
+                shrink_and_remove(&path).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Files that no checkpoint names any more.
+    async fn remove(&self, trash: Vec<Trash>) -> Result<(), LogError> {
+        for t in trash {
+            match t {
+                Trash::Segment(s) => {
+                    self.inner.files.forget(&s);
+                    shrink_and_remove(&s.path).await?;
+                    shrink_and_remove(&super::segment::index_path(&s.path)).await?;
+                }
+                Trash::Directory(d) => {
+                    if rt::fs::exists(&d)
+                        .await
+                        .map_err(io_error("cannot look for", &d))?
+                    {
+                        // Files that a crash left unnamed go with it.
+                        for name in rt::fs::read_dir(&d)
+                            .await
+                            .map_err(io_error("cannot list", &d))?
+                        {
+                            shrink_and_remove(&d.join(name)).await?;
+                        }
+                        rt::fs::remove_dir(&d)
+                            .await
+                            .map_err(io_error("cannot remove", &d))?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Writes the whole blocks of `out`, or all of it padded.
+async fn write_some(
+    file: &File,
+    path: &std::path::Path,
+    at: u64,
+    out: &mut BytesMut,
+    all: bool,
+) -> Result<u64, LogError> {
+    let whole = if all {
+        out.len()
+    } else {
+        out.len() / BLOCK_BYTES * BLOCK_BYTES
+    };
+    let part = out.split_to(whole);
+    let mut at = at;
+    for piece in part.chunks(WRITE_OUT_BYTES) {
+        let buf = aligned(piece);
+        let length = buf.len() as u64;
+        file.write_at(at, buf)
+            .await
+            .map_err(io_error("cannot write", path))?;
+        at += length;
+        rt::yield_if_needed().await;
+    }
+    Ok(at)
+}
+
+/// A big file is never unlinked at once.
+async fn shrink_and_remove(path: &std::path::Path) -> Result<(), LogError> {
+    if !rt::fs::exists(path)
+        .await
+        .map_err(io_error("cannot look for", path))?
+    {
+        return Ok(());
+    }
+    let options = OpenOptions {
+        write: true,
+        ..OpenOptions::default()
+    };
+    let file = File::open(path, options)
+        .await
+        .map_err(io_error("cannot open", path))?;
+    let mut length = file.len().await.map_err(io_error("cannot stat", path))?;
+    while length > SHRINK_BYTES {
+        length -= SHRINK_BYTES;
+        file.set_len(length)
+            .await
+            .map_err(io_error("cannot shrink", path))?;
+        rt::sleep(SHRINK_PAUSE).await;
+    }
+    file.close().await.map_err(io_error("cannot close", path))?;
+    rt::fs::remove_file(path)
+        .await
+        .map_err(io_error("cannot remove", path))
+}

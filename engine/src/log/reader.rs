@@ -1,0 +1,370 @@
+//! Reading what has left memory: whole batches from segments, each with its CRC looked at before it is served.
+//!
+//! A read goes to one segment. It begins at a row of the sparse index, walks the frames to the asked offset and takes whole batches from there on, the
+//! first one always. Where a frame is broken or a batch's CRC is wrong, the walk looks for the next sound batch: an offset inside the damage is
+//! answered by its name ([`LogError::Damaged`]), one behind it is served.
+
+use std::rc::Rc;
+
+use bytes::{Bytes, BytesMut};
+
+use super::frame::{self, Frame, Parsed};
+use super::segment::{IndexRow, Segment, row_for_offset};
+use super::{LogError, files::Files};
+use crate::batch::{Batch, BatchHeader, HEADER_BYTES};
+use crate::limits::{READ_AHEAD_MAX_BYTES, READ_AHEAD_MIN_BYTES};
+use crate::types::*;
+
+/// A read that needs the disk.
+pub struct PendingRead {
+    pub(crate) files: Rc<Files>,
+    pub(crate) group: GroupId,
+    pub(crate) segment: Rc<Segment>,
+    pub(crate) from: Offset,
+    pub(crate) max_bytes: usize,
+    pub(crate) bound: Offset,
+}
+
+impl PendingRead {
+    /// The batches, in order, all of them below the bound; empty when none lies between `from` and the bound in this segment.
+    pub async fn run(self) -> Result<Vec<Bytes>, LogError> {
+        self.files.load_rows(&self.segment).await?;
+        let row = self
+            .segment
+            .rows(|rows| row_for_offset(rows, self.from))
+            .flatten();
+        let Some(row) = row else {
+            return Ok(Vec::new());
+        };
+        let mut walk = Walk::new(self.from, self.max_bytes, self.bound);
+        walk.expected = Some(row.offset);
+        self.walk(&mut walk, row).await?;
+        match walk.damaged {
+            Some((from, to)) if walk.batches.is_empty() => {
+                let to = to
+                    .unwrap_or_else(|| self.offset_after(row))
+                    .max(Offset(from.0 + 1));
+                self.files
+                    .damage_found(self.group, &self.segment.path, from, to);
+                Err(LogError::Damaged {
+                    group: self.group,
+                    from,
+                    to,
+                })
+            }
+            _ => Ok(walk.batches),
+        }
+    }
+
+    /// Where the log can be read again behind the stretch of `row`.
+    fn offset_after(&self, row: IndexRow) -> Offset {
+        let next = self
+            .segment
+            .rows(|rows| rows.iter().find(|r| r.position > row.position).copied());
+        next.flatten()
+            .map_or_else(|| self.segment.meta.borrow().next_offset, |r| r.offset)
+    }
+
+    async fn walk(&self, walk: &mut Walk, row: IndexRow) -> Result<(), LogError> {
+        let file = self.files.open_segment(&self.segment).await?;
+        let end = self.segment.meta.borrow().end;
+        let mut position = row.position;
+        let mut buffer = Bytes::new();
+        let mut want = self
+            .max_bytes
+            .clamp(READ_AHEAD_MIN_BYTES, READ_AHEAD_MAX_BYTES);
+        loop {
+            let left = usize::try_from(end.saturating_sub(position)).unwrap_or(usize::MAX);
+            let goal = want.min(left);
+            if buffer.len() < goal {
+                let (have, ask) = (buffer.len(), goal - buffer.len());
+                let more = self
+                    .files
+                    .read(&file, &self.segment.path, position + have as u64, ask)
+                    .await?;
+                if more.len() < ask {
+                    // The file is shorter than the checkpoint says: what is missing is damage.
+                    walk.damaged
+                        .get_or_insert((walk.next_offset().max(self.from), None));
+                    return Ok(());
+                }
+                buffer = join(buffer, more);
+            }
+            let mut at = 0;
+            let step = walk.take(&buffer, &mut at, buffer.len() == left);
+            position += at as u64;
+            let _ = buffer.split_to(at);
+            match step {
+                Step::Done => return Ok(()),
+                Step::More(bytes) => want = bytes.max(READ_AHEAD_MIN_BYTES),
+            }
+        }
+    }
+}
+
+fn join(front: Bytes, back: Bytes) -> Bytes {
+    if front.is_empty() {
+        return back;
+    }
+    let mut both = BytesMut::with_capacity(front.len() + back.len());
+    both.extend_from_slice(&front);
+    both.extend_from_slice(&back);
+    both.freeze()
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Step {
+    Done,
+    /// This many bytes, from the place reached, are needed for the next frame.
+    More(usize),
+}
+
+/// Takes frames one after the other; pure.
+struct Walk {
+    from: Offset,
+    bound: Offset,
+    room: usize,
+    batches: Vec<Bytes>,
+    /// (from, to) of the damage that the asked offset lies in; `to` is `None` when no sound batch was found behind it.
+    damaged: Option<(Offset, Option<Offset>)>,
+    /// The offset that the next batch must have.
+    expected: Option<Offset>,
+}
+
+impl Walk {
+    /// Begins at the log's first batch; elsewhere the caller says which offset to expect.
+    fn new(from: Offset, max_bytes: usize, bound: Offset) -> Walk {
+        Walk {
+            from,
+            bound,
+            room: max_bytes,
+            batches: Vec::new(),
+            damaged: None,
+            expected: None,
+        }
+    }
+
+    fn next_offset(&self) -> Offset {
+        self.expected.unwrap_or(Offset(0))
+    }
+
+    /// `last`: nothing lies behind `buffer`.
+    fn take(&mut self, buffer: &Bytes, at: &mut usize, last: bool) -> Step {
+        loop {
+            let rest = &buffer[*at..];
+            if rest.is_empty() {
+                return if last {
+                    Step::Done
+                } else {
+                    Step::More(frame::FRAME_PREFIX_BYTES)
+                };
+            }
+            let step = match frame::parse(rest) {
+                Parsed::Frame(Frame::Batch(h)) if h.total_bytes <= rest.len() => {
+                    let end = *at + h.total_bytes;
+                    match self.batch(&h, buffer.slice(*at..end)) {
+                        Taken::Next => {
+                            *at = end;
+                            continue;
+                        }
+                        Taken::Stop => return Step::Done,
+                        Taken::Broken => None,
+                    }
+                }
+                Parsed::Frame(Frame::Batch(h)) => {
+                    if !self.batches.is_empty() && h.total_bytes > self.room {
+                        return Step::Done;
+                    }
+                    Some(h.total_bytes)
+                }
+                Parsed::Frame(Frame::Damaged {
+                    base_offset,
+                    next_offset,
+                    total_bytes,
+                }) => {
+                    if next_offset > self.from && base_offset < next_offset {
+                        self.damaged = Some((base_offset, Some(next_offset)));
+                        return Step::Done;
+                    }
+                    self.expected = Some(next_offset);
+                    *at += total_bytes;
+                    continue;
+                }
+                Parsed::Frame(Frame::Service { total_bytes, .. } | Frame::Pad { total_bytes }) => {
+                    *at += total_bytes;
+                    continue;
+                }
+                Parsed::Short(n) => Some(n),
+                Parsed::Broken => None,
+            };
+            match step {
+                Some(needed) if !last => return Step::More(needed),
+                // Broken, or a length that reaches beyond the end.
+                _ => {
+                    if !self.resync(buffer, at) {
+                        return Step::Done;
+                    }
+                }
+            }
+        }
+    }
+
+    fn batch(&mut self, h: &BatchHeader, bytes: Bytes) -> Taken {
+        if self.expected.is_some_and(|e| e != h.base_offset) {
+            return Taken::Broken;
+        }
+        let full = !self.batches.is_empty() && bytes.len() > self.room;
+        if h.next_offset() > self.from && (h.next_offset() > self.bound || full) {
+            return Taken::Stop;
+        }
+        // A batch that is stepped over is checked too: with a wrong length the walk would lose its way.
+        if Batch::check(bytes.clone()).is_err() {
+            return Taken::Broken;
+        }
+        if h.next_offset() <= self.from {
+            self.expected = Some(h.next_offset());
+            return Taken::Next;
+        }
+        self.expected = Some(h.next_offset());
+        self.room = self.room.saturating_sub(bytes.len());
+        self.batches.push(bytes);
+        Taken::Next
+    }
+
+    /// Goes to the next sound batch behind a broken frame. `false` when the walk ends here: batches were found already, the asked offset lies in the
+    /// damage, or nothing sound follows.
+    fn resync(&mut self, buffer: &Bytes, at: &mut usize) -> bool {
+        let lost_from = self.next_offset();
+        if !self.batches.is_empty() {
+            return false;
+        }
+        let sound = (*at + 1..(buffer.len() + 1).saturating_sub(HEADER_BYTES)).find_map(|p| {
+            if buffer[p + 16] != 2 {
+                return None;
+            }
+            let h = BatchHeader::parse(&buffer[p..]).ok()?;
+            let end = p
+                .checked_add(h.total_bytes)
+                .filter(|e| *e <= buffer.len())?;
+            let follows = h.base_offset >= lost_from;
+            (follows && Batch::check(buffer.slice(p..end)).is_ok()).then_some((p, h.base_offset))
+        });
+        match sound {
+            Some((p, base)) if base <= self.from => {
+                *at = p;
+                self.expected = Some(base);
+                true
+            }
+            found => {
+                self.damaged = Some((lost_from, found.map(|(_, base)| base)));
+                false
+            }
+        }
+    }
+}
+
+enum Taken {
+    Next,
+    Stop,
+    Broken,
+}
+
+/// The last segment that begins at or before `offset`.
+pub(crate) fn segment_for(segments: &[Rc<Segment>], offset: Offset) -> Option<&Rc<Segment>> {
+    // Several segments can begin at one offset when the earlier ones hold no batch: the last of them holds it.
+    let after = segments.partition_point(|s| s.meta.borrow().base_offset <= offset);
+    after.checked_sub(1).map(|i| &segments[i])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::batch::testing;
+    use proptest::prelude::*;
+
+    /// Ten batches of two records each, from offset 0.
+    fn log() -> (Vec<u8>, Vec<usize>) {
+        let (mut bytes, mut starts) = (Vec::new(), Vec::new());
+        for i in 0..10 {
+            starts.push(bytes.len());
+            bytes.extend_from_slice(
+                &testing::batch(2, 40 + i, None).stamped(Offset(i as i64 * 2), LeaderEpoch(1)),
+            );
+        }
+        (bytes, starts)
+    }
+
+    fn read(bytes: &[u8], from: i64) -> (Vec<i64>, Option<(i64, Option<i64>)>) {
+        let mut walk = Walk::new(Offset(from), 1 << 20, Offset(20));
+        let mut at = 0;
+        assert_eq!(
+            walk.take(&Bytes::copy_from_slice(bytes), &mut at, true),
+            Step::Done
+        );
+        let offsets = walk
+            .batches
+            .iter()
+            .map(|b| BatchHeader::parse(b).unwrap().base_offset.0);
+        (
+            offsets.collect(),
+            walk.damaged.map(|(a, b)| (a.0, b.map(|b| b.0))),
+        )
+    }
+
+    #[test]
+    fn damage_is_named_and_what_lies_around_it_is_served() {
+        let (sound, starts) = log();
+        for bit in starts[4] * 8..starts[5] * 8 {
+            let mut bytes = sound.clone();
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            // The leader epoch has no CRC of its own; it says nothing about the records.
+            if (starts[4] + 12..starts[4] + 16).contains(&(bit / 8)) {
+                continue;
+            }
+            assert_eq!(read(&bytes, 0).0, vec![0, 2, 4, 6], "bit {bit}");
+            let (served, damaged) = read(&bytes, 8);
+            assert_eq!(
+                (served, damaged),
+                (vec![], Some((8, Some(10)))),
+                "bit {bit}"
+            );
+            assert_eq!(read(&bytes, 10).0, vec![10, 12, 14, 16, 18], "bit {bit}");
+        }
+    }
+
+    #[test]
+    fn the_first_batch_is_always_whole() {
+        let (bytes, _) = log();
+        let mut walk = Walk::new(Offset(5), 1, Offset(20));
+        walk.take(&bytes.into(), &mut 0, true);
+        assert_eq!(walk.batches.len(), 1);
+        assert_eq!(
+            BatchHeader::parse(&walk.batches[0]).unwrap().base_offset,
+            Offset(4)
+        );
+    }
+
+    #[test]
+    fn nothing_at_or_above_the_bound_is_served() {
+        let (bytes, _) = log();
+        let mut walk = Walk::new(Offset(0), 1 << 20, Offset(7));
+        walk.take(&bytes.into(), &mut 0, true);
+        assert_eq!(walk.batches.len(), 3);
+    }
+
+    proptest! {
+        #[test]
+        fn a_wrong_batch_is_never_served(at in 0usize..1000, value in any::<u8>(), from in 0i64..20) {
+            let (sound, _) = log();
+            let mut bytes = sound.clone();
+            let at = at % bytes.len();
+            bytes[at] = value;
+            let mut walk = Walk::new(Offset(from), 1 << 20, Offset(20));
+            walk.take(&Bytes::from(bytes), &mut 0, true);
+            for b in walk.batches {
+                let b = Batch::check(b).unwrap();
+                prop_assert!(b.header.next_offset().0 > from || value == sound[at]);
+            }
+        }
+    }
+}

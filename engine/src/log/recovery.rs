@@ -1,0 +1,579 @@
+//! A start: every journal and checkpoint of the data directory is read, and each replica's state is put together for the shard that owns it now (L12).
+//!
+//! Blocks are taken from all journals in the order of their boot epochs; within one start a replica wrote to one journal only, so that each
+//! replica sees its records by (boot epoch, lsn). A replica begins from its newest checkpoint frame. Journals and checkpoints of shards that no longer exist
+//! are read like the others, and removed once synced checkpoints of this start cover every replica ([`Covered`]).
+
+use std::collections::{BTreeMap, VecDeque};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use bytes::Bytes;
+
+use super::block::Seed;
+use super::checkpoint::{self, Loaded, Owner, ReplicaFrame};
+use super::directory::{Directory, Run};
+use super::files::{io_error, partitions_dir, read_whole};
+use super::node_file::{self, NodeFile};
+use super::record::{self, Record};
+use super::replay::{JournalScan, Step};
+use super::replica::Slot;
+use super::superblock::{ChainPoint, Superblock};
+use super::{LogError, StoreConfig};
+use crate::rt;
+use crate::types::*;
+
+/// How many shards have not yet covered, by a synced checkpoint, what earlier starts wrote.
+#[derive(Debug)]
+pub(crate) struct Covered(AtomicUsize);
+
+impl Covered {
+    /// This shard's checkpoint covers its replicas.
+    pub fn done(&self) {
+        let before = self.0.fetch_sub(1, Ordering::AcqRel);
+        assert!(before > 0, "a shard reports once");
+    }
+
+    pub fn all(&self) -> bool {
+        self.0.load(Ordering::Acquire) == 0
+    }
+}
+
+/// What a start found, in numbers.
+#[derive(Clone, Debug, Default)]
+pub struct RecoveryReport {
+    pub replicas: u64,
+    /// Entries that only the journals held.
+    pub entries: u64,
+    pub journal_blocks: u64,
+    pub journal_bytes: u64,
+    /// Journals that ended in a block that never became whole.
+    pub torn_tails: u64,
+    /// Commits that were durable once and can't be read.
+    pub damaged_commits: u64,
+    /// Entries named by a directory as lost.
+    pub damaged_entries: u64,
+    /// Replicas of which it isn't known what they lost.
+    pub suspect_replicas: u64,
+}
+
+/// The outcome of [`recover`]; its parts go to the shards.
+pub struct Recovery {
+    pub boot_epoch: BootEpoch,
+    /// Drawn once, when the directory was made.
+    pub directory_id: u64,
+    pub report: RecoveryReport,
+    /// One for each shard of this start.
+    pub shards: Vec<RecoveredShard>,
+}
+
+/// What a shard begins with.
+pub struct RecoveredShard {
+    pub(crate) node: NodeFile,
+    pub(crate) replicas: Vec<RecoveredReplica>,
+    pub(crate) journal: Option<RecoveredJournal>,
+    pub(crate) checkpoint: (u64, u64),
+    pub(crate) covered: Arc<Covered>,
+    /// Files of shards that are no more; the last shard's part removes them.
+    pub(crate) orphans: Vec<PathBuf>,
+}
+
+pub(crate) struct RecoveredJournal {
+    pub superblock: Superblock,
+    pub end: ChainPoint,
+    pub live: Vec<ChainPoint>,
+}
+
+/// A replica put together from its checkpoint frame and the journals.
+pub(crate) struct RecoveredReplica {
+    pub frame: ReplicaFrame,
+    pub slots: VecDeque<Slot>,
+    pub commit: RaftIndex,
+    /// The journal that the slots' lsns belong to.
+    journal: u32,
+    suspect: bool,
+}
+
+impl RecoveredReplica {
+    fn of_frame(frame: ReplicaFrame, journal: u32) -> RecoveredReplica {
+        RecoveredReplica {
+            commit: frame.written_out.max(frame.hard_state.commit),
+            frame,
+            slots: VecDeque::new(),
+            journal,
+            suspect: false,
+        }
+    }
+
+    fn created(
+        id: ReplicaId,
+        group: GroupId,
+        state: Bytes,
+        at: (BootEpoch, Lsn),
+        journal: u32,
+    ) -> RecoveredReplica {
+        let frame = ReplicaFrame {
+            id,
+            group,
+            captured: at,
+            hard_state: HardState::default(),
+            first: RaftIndex(1),
+            log_start: Offset(0),
+            written_out: RaftIndex(0),
+            written_next_offset: Offset(0),
+            write: (0, 0),
+            next_generation: 1,
+            terms: Vec::new(),
+            manifest: Vec::new(),
+            state_at: RaftIndex(0),
+            state,
+        };
+        RecoveredReplica::of_frame(frame, journal)
+    }
+
+    pub fn last(&self) -> RaftIndex {
+        self.slots
+            .back()
+            .map_or(self.frame.written_out, |s| s.header.index)
+    }
+
+    fn log_end(&self) -> Offset {
+        self.slots
+            .back()
+            .map_or(self.frame.written_next_offset, |s| s.header.next_offset)
+    }
+
+    fn truncate_from(&mut self, index: RaftIndex) {
+        while self.slots.back().is_some_and(|s| s.header.index >= index) {
+            self.slots.pop_back();
+        }
+    }
+
+    fn slot_mut(&mut self, index: RaftIndex) -> Option<&mut Slot> {
+        let first = self.slots.front()?.header.index;
+        self.slots
+            .get_mut(usize::try_from(index.0.checked_sub(first.0)?).ok()?)
+    }
+
+    /// L1: replaces everything from its index on.
+    fn append(&mut self, entry: &Entry, lsn: Lsn) {
+        if entry.index <= self.frame.written_out {
+            // Written out, so committed as it is there; but what followed it when it was appended is gone.
+            self.slots.clear();
+            return;
+        }
+        self.truncate_from(entry.index);
+        self.fill_hole(entry);
+        self.slots.push_back(Slot::of(entry, lsn));
+    }
+
+    /// L6: a second copy, which replaces nothing.
+    fn carry(&mut self, entry: &Entry, lsn: Lsn) {
+        if entry.index <= self.frame.written_out {
+            return;
+        }
+        match self.slot_mut(entry.index) {
+            Some(slot) if slot.header.term == entry.term => *slot = Slot::of(entry, lsn),
+            _ => self.append(entry, lsn),
+        }
+    }
+
+    /// Entries that must have been there and aren't (L13).
+    fn fill_hole(&mut self, next: &Entry) {
+        if self.last().next() < next.index {
+            self.suspect = true;
+            self.lose(
+                self.last().next(),
+                next.index.prev(),
+                next.term,
+                next.base_offset,
+                Lsn(0),
+            );
+        }
+    }
+
+    /// Puts slots without bytes for entries that were durable and are lost; the first of them takes all their offsets.
+    fn lose(
+        &mut self,
+        first: RaftIndex,
+        last: RaftIndex,
+        term: Term,
+        next_offset: Offset,
+        lsn: Lsn,
+    ) {
+        let mut base_offset = self.log_end();
+        for index in first.0..=last.0 {
+            self.slots.push_back(Slot {
+                header: EntryHeader {
+                    index: RaftIndex(index),
+                    term,
+                    kind: EntryKind::Batch,
+                    base_offset,
+                    next_offset: next_offset.max(base_offset),
+                    data_bytes: 0,
+                },
+                lsn,
+                max_timestamp: -1,
+                data: None,
+            });
+            base_offset = next_offset.max(base_offset);
+        }
+    }
+
+    fn lose_run(&mut self, run: &Run, lsn: Lsn) -> u64 {
+        self.frame.hard_state = run.hard_state;
+        self.commit = self.commit.max(run.hard_state.commit);
+        let first = run.first.max(self.frame.written_out.next());
+        if first > run.last {
+            return 0;
+        }
+        self.truncate_from(first);
+        // Entries before the run that are missing too belong to the same damage.
+        let first = self.last().next().min(first);
+        self.lose(first, run.last, run.term, run.next_offset, lsn);
+        run.last.0 + 1 - first.0
+    }
+
+    /// L1 and L13: commit is within the log, and at least what was written out. `false` when entries contradict one another, which no crash leaves.
+    fn finish(&mut self) -> bool {
+        self.commit = self.commit.clamp(self.frame.written_out, self.last());
+        self.frame.hard_state.commit = self.commit;
+        let before = self
+            .frame
+            .terms
+            .iter()
+            .rfind(|row| row.first <= self.frame.written_out);
+        let mut term = before.map_or(Term(0), |row| row.term);
+        let (mut index, mut offset) = (self.frame.written_out, self.frame.written_next_offset);
+        self.slots.iter().all(|s| {
+            let h = &s.header;
+            let follows = h.term >= term
+                && h.index == index.next()
+                && h.base_offset == offset
+                && h.next_offset >= offset;
+            (term, index, offset) = (h.term, h.index, h.next_offset);
+            follows
+        })
+    }
+}
+
+struct Assembly {
+    replicas: BTreeMap<ReplicaId, RecoveredReplica>,
+    report: RecoveryReport,
+}
+
+impl Assembly {
+    fn block(
+        &mut self,
+        journal: u32,
+        boot_epoch: BootEpoch,
+        lsn: Lsn,
+        records: Bytes,
+        path: &Path,
+    ) -> Result<(), LogError> {
+        for record in record::records(records) {
+            let Ok((id, record)) = record else {
+                let why = format!(
+                    "commit {lsn} has a record that this Tailrace doesn't know; it was written by a newer version"
+                );
+                return Err(LogError::Format {
+                    path: path.to_owned(),
+                    why,
+                });
+            };
+            let at = (boot_epoch, lsn);
+            if let Record::Created { group, state } = record {
+                let new = || RecoveredReplica::created(id, group, state, at, journal);
+                self.replicas.entry(id).or_insert_with(new);
+                continue;
+            }
+            // Records of a replica that isn't alive at that point are ignored (design §4).
+            let Some(r) = self.replicas.get_mut(&id) else {
+                continue;
+            };
+            match record {
+                Record::Removed => {
+                    self.replicas.remove(&id);
+                }
+                Record::HardState(h) => {
+                    r.commit = r.commit.max(h.commit);
+                    if at >= r.frame.captured {
+                        r.frame.hard_state = h;
+                    }
+                }
+                Record::Append { commit, entry } => {
+                    r.commit = r.commit.max(commit);
+                    r.moved_to(journal);
+                    r.append(&entry, lsn);
+                }
+                Record::Carry { commit, entry } => {
+                    r.commit = r.commit.max(commit);
+                    r.moved_to(journal);
+                    r.carry(&entry, lsn);
+                }
+                Record::Created { .. } => unreachable!("handled above"),
+            }
+        }
+        Ok(())
+    }
+
+    fn damaged(
+        &mut self,
+        journal: u32,
+        boot_epoch: BootEpoch,
+        first: Lsn,
+        last: Lsn,
+        directory: Option<Directory>,
+        path: &Path,
+    ) {
+        self.report.damaged_commits += last.0 + 1 - first.0;
+        // The directory speaks of the last lost commit only.
+        let known = directory.filter(|_| first == last);
+        let Some(d) = known else {
+            tracing::error!(path = %path.display(), %first, %last, "these commits are damaged and nothing says what they held: every replica of this journal is suspect");
+            for r in self.replicas.values_mut().filter(|r| r.journal == journal) {
+                r.suspect = true;
+            }
+            return;
+        };
+        tracing::error!(path = %path.display(), commit = %first, runs = d.runs.len(), "this commit is damaged; what it held is known");
+        for (id, group, state) in d.created {
+            let at = (boot_epoch, first);
+            let new = || RecoveredReplica::created(id, group, state, at, journal);
+            self.replicas.entry(id).or_insert_with(new);
+        }
+        for run in &d.runs {
+            if let Some(r) = self.replicas.get_mut(&run.replica) {
+                r.moved_to(journal);
+                let lost = r.lose_run(run, first);
+                self.report.damaged_entries += lost;
+                if lost > 0 {
+                    tracing::error!(group = %r.frame.group, first = %run.first, last = %run.last, up_to = %run.next_offset, "entries lost to damage in the journal");
+                }
+            }
+        }
+        for id in &d.removed {
+            self.replicas.remove(id);
+        }
+    }
+}
+
+impl RecoveredReplica {
+    /// From here on the lsns are another journal's: what is in memory so far belongs to no block of it.
+    fn moved_to(&mut self, journal: u32) {
+        if self.journal != journal {
+            self.journal = journal;
+            for s in &mut self.slots {
+                s.lsn = Lsn(0);
+            }
+        }
+    }
+}
+
+pub(crate) fn journal_path(cfg: &StoreConfig, shard: u32) -> PathBuf {
+    cfg.journal_dir().join(format!("journal-{shard}"))
+}
+
+/// The numbers in the names of a directory's files that begin with `prefix` (and end there or at a dash), in order, each once.
+fn numbered(names: &[String], prefix: &str) -> Vec<u32> {
+    let number = |n: &String| n.strip_prefix(prefix)?.split('-').next()?.parse().ok();
+    let mut found: Vec<u32> = names.iter().filter_map(number).collect();
+    found.sort_unstable();
+    found.dedup();
+    found
+}
+
+async fn list(dir: &Path) -> Result<Vec<String>, LogError> {
+    rt::fs::read_dir(dir)
+        .await
+        .map_err(io_error("cannot list", dir))
+}
+
+async fn load_checkpoint(cfg: &StoreConfig, owner: Owner) -> Result<Option<Loaded>, LogError> {
+    let mut newest: Option<Loaded> = None;
+    for generation in 0..2 {
+        let path = checkpoint::path(&cfg.data_dir, owner.shard, generation);
+        if !rt::fs::exists(&path)
+            .await
+            .map_err(io_error("cannot look for", &path))?
+        {
+            continue;
+        }
+        let bytes = read_whole(&path)
+            .await
+            .map_err(io_error("cannot read", &path))?;
+        if let Some(l) = checkpoint::load(&bytes, owner)
+            && newest.as_ref().is_none_or(|n| n.generation < l.generation)
+        {
+            newest = Some(l);
+        }
+    }
+    Ok(newest)
+}
+
+/// Reads everything that earlier starts left and raises the boot epoch durably. Run once, before any shard opens its log.
+pub async fn recover(cfg: &StoreConfig) -> Result<Recovery, LogError> {
+    for dir in [
+        &cfg.data_dir,
+        &cfg.journal_dir().to_owned(),
+        &partitions_dir(&cfg.data_dir),
+    ] {
+        rt::fs::create_dir_all(dir)
+            .await
+            .map_err(io_error("cannot create", dir))?;
+    }
+    let node = node_file::raise_boot_epoch(&cfg.data_dir).await?;
+    let mut assembly = Assembly {
+        replicas: BTreeMap::new(),
+        report: RecoveryReport::default(),
+    };
+
+    let shards = u32::from(cfg.shards);
+    let checkpoint_numbers = numbered(&list(&cfg.data_dir).await?, "checkpoint-");
+    let journal_numbers = numbered(&list(cfg.journal_dir()).await?, "journal-");
+    let mut checkpoints: BTreeMap<u32, (u64, u64)> = BTreeMap::new();
+    for &number in &checkpoint_numbers {
+        let Ok(shard) = u16::try_from(number) else {
+            continue;
+        };
+        let owner = Owner {
+            directory_id: node.directory_id,
+            shard,
+        };
+        let Some(l) = load_checkpoint(cfg, owner).await? else {
+            continue;
+        };
+        checkpoints.insert(number, (l.generation, l.sequence));
+        for f in l.replicas {
+            // Of two checkpoints' frames the newer counts: a replica may have changed shards.
+            let newer = assembly
+                .replicas
+                .get(&f.id)
+                .is_none_or(|r| r.frame.captured < f.captured);
+            if newer {
+                assembly
+                    .replicas
+                    .insert(f.id, RecoveredReplica::of_frame(f, number));
+            }
+        }
+    }
+
+    let mut scans = Vec::new();
+    for &number in &journal_numbers {
+        let seed = Seed {
+            directory_id: node.directory_id,
+            journal: number,
+        };
+        let path = journal_path(cfg, number);
+        let Some(scan) = JournalScan::open(&path, seed).await? else {
+            continue;
+        };
+        let found = checkpoints.get(&number).map_or(0, |c| c.1);
+        if found < scan.superblock.checkpoint_sequence {
+            let wanted = scan.superblock.checkpoint_sequence;
+            return Err(LogError::Format {
+                path: checkpoint::path(&cfg.data_dir, number as u16, 0),
+                why: format!(
+                    "the checkpoints of shard {number} are damaged: number {wanted} was synced, {found} is the newest that can be read; restore checkpoint-{number}-a and -b from a backup"
+                ),
+            });
+        }
+        scans.push((number, scan));
+    }
+    let mut journals = replay(&mut assembly, scans).await?;
+
+    let mut orphans = Vec::new();
+    for &number in journal_numbers.iter().filter(|n| **n >= shards) {
+        orphans.push(journal_path(cfg, number));
+    }
+    for &number in checkpoint_numbers.iter().filter(|n| **n >= shards) {
+        for generation in 0..2 {
+            orphans.push(checkpoint::path(&cfg.data_dir, number as u16, generation));
+        }
+    }
+    let covered = Arc::new(Covered(AtomicUsize::new(usize::from(cfg.shards))));
+    let mut parts: Vec<RecoveredShard> = (0..shards)
+        .map(|s| RecoveredShard {
+            node,
+            replicas: Vec::new(),
+            journal: journals.remove(&s),
+            checkpoint: checkpoints.get(&s).copied().unwrap_or((0, 0)),
+            covered: covered.clone(),
+            orphans: if s == 0 {
+                std::mem::take(&mut orphans)
+            } else {
+                Vec::new()
+            },
+        })
+        .collect();
+    for mut r in assembly.replicas.into_values() {
+        if !r.finish() {
+            let why = format!(
+                "the entries of replica {} ({}) contradict one another; restore the journals from a backup",
+                r.frame.id, r.frame.group
+            );
+            return Err(LogError::Format {
+                path: cfg.journal_dir().to_owned(),
+                why,
+            });
+        }
+        let owner = shard_of(r.frame.group, cfg.shards);
+        r.moved_to(u32::from(owner.0));
+        assembly.report.replicas += 1;
+        assembly.report.entries += r.slots.len() as u64;
+        assembly.report.suspect_replicas += u64::from(r.suspect);
+        parts[usize::from(owner.0)].replicas.push(r);
+    }
+    Ok(Recovery {
+        boot_epoch: node.boot_epoch,
+        directory_id: node.directory_id,
+        report: assembly.report,
+        shards: parts,
+    })
+}
+
+/// Takes the blocks of all journals, the oldest start's first.
+async fn replay(
+    assembly: &mut Assembly,
+    mut scans: Vec<(u32, JournalScan)>,
+) -> Result<BTreeMap<u32, RecoveredJournal>, LogError> {
+    let mut ended = BTreeMap::new();
+    while !scans.is_empty() {
+        let oldest = (0..scans.len()).min_by_key(|i| scans[*i].1.next_epoch());
+        let at = oldest.expect("some journal is left");
+        let (number, scan) = &mut scans[at];
+        match scan.next().await? {
+            Step::Block {
+                boot_epoch,
+                lsn,
+                records,
+            } => {
+                assembly.report.journal_blocks += 1;
+                assembly.report.journal_bytes += records.len() as u64;
+                assembly.block(*number, boot_epoch, lsn, records, &scan.path)?;
+            }
+            Step::Damaged {
+                boot_epoch,
+                first,
+                last,
+                directory,
+            } => {
+                assembly.damaged(*number, boot_epoch, first, last, directory, &scan.path);
+            }
+            Step::End { torn } => {
+                assembly.report.torn_tails += u64::from(torn);
+                let (number, scan) = scans.swap_remove(at);
+                let journal = RecoveredJournal {
+                    superblock: scan.superblock.clone(),
+                    end: scan.cursor,
+                    live: scan.live.clone(),
+                };
+                scan.close().await?;
+                ended.insert(number, journal);
+            }
+        }
+        rt::yield_if_needed().await;
+    }
+    Ok(ended)
+}

@@ -1,0 +1,279 @@
+//! The segment files of a replica and their sparse indexes.
+//!
+//! A segment is named `<base offset>-<base index>-<generation>.log`; which files count is said by the replica's checkpoint (the manifest), never by the
+//! directory. Only its first `end` bytes mean anything (L5): what lies behind may be old bytes whose own CRCs are right.
+//! The sparse index has a row about every 64 KiB. Rows of a sealed segment lie in its `.index` file; those of the one being written are in memory
+//! and in the checkpoint.
+
+use std::cell::{Cell, RefCell};
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use bytes::{BufMut, BytesMut};
+
+use super::wire::{Reader, put_varint};
+use crate::limits::INDEX_INTERVAL_BYTES;
+use crate::types::*;
+
+/// The first frame of a stretch of a segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IndexRow {
+    pub offset: Offset,
+    pub index: RaftIndex,
+    pub position: u64,
+    /// Largest timestamp of the stretch, up to the next row.
+    pub max_timestamp: i64,
+}
+
+/// What a manifest says about a segment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SegmentMeta {
+    pub base_offset: Offset,
+    pub base_index: RaftIndex,
+    pub generation: u64,
+    /// Bytes that count: the end of the last whole entry.
+    pub end: u64,
+    pub last_index: RaftIndex,
+    pub next_offset: Offset,
+    pub max_timestamp: i64,
+    /// Wall clock of the first write, for rolling by age.
+    pub created_ms: i64,
+    pub sealed: bool,
+    /// Rows of the sparse index; empty for a sealed segment, whose rows lie in its index file.
+    pub rows: Vec<IndexRow>,
+}
+
+/// A segment of a live replica.
+pub(crate) struct Segment {
+    pub meta: RefCell<SegmentMeta>,
+    pub path: PathBuf,
+    /// Rows of a sealed segment that were read back from its index file.
+    pub loaded_rows: RefCell<Option<Rc<Vec<IndexRow>>>>,
+    /// Bytes that may have been written beyond the last sync.
+    pub unsynced: Cell<bool>,
+    /// Its directory entry hasn't been synced yet.
+    pub fresh: Cell<bool>,
+}
+
+pub fn file_name(m: &SegmentMeta) -> String {
+    format!(
+        "{:020}-{:020}-{}.log",
+        m.base_offset.0, m.base_index.0, m.generation
+    )
+}
+
+pub fn index_path(segment: &Path) -> PathBuf {
+    segment.with_extension("index")
+}
+
+impl Segment {
+    pub fn new(directory: &Path, meta: SegmentMeta, fresh: bool) -> Rc<Segment> {
+        Rc::new(Segment {
+            path: directory.join(file_name(&meta)),
+            meta: RefCell::new(meta),
+            loaded_rows: RefCell::new(None),
+            unsynced: Cell::new(false),
+            fresh: Cell::new(fresh),
+        })
+    }
+
+    /// Notes a whole entry that was written at `position`.
+    pub fn note(&self, h: &EntryHeader, position: u64, end: u64, max_timestamp: i64) {
+        let mut m = self.meta.borrow_mut();
+        let begin = m
+            .rows
+            .last()
+            .is_none_or(|r| position >= r.position + INDEX_INTERVAL_BYTES);
+        if begin {
+            m.rows.push(IndexRow {
+                offset: h.base_offset,
+                index: h.index,
+                position,
+                max_timestamp,
+            });
+        } else if let Some(row) = m.rows.last_mut() {
+            row.max_timestamp = row.max_timestamp.max(max_timestamp);
+        }
+        m.end = end;
+        m.last_index = h.index;
+        m.next_offset = h.next_offset;
+        m.max_timestamp = m.max_timestamp.max(max_timestamp);
+    }
+
+    /// The rows, if they are in memory.
+    pub fn rows<T>(&self, f: impl FnOnce(&[IndexRow]) -> T) -> Option<T> {
+        let m = self.meta.borrow();
+        if !m.rows.is_empty() || !m.sealed {
+            return Some(f(&m.rows));
+        }
+        self.loaded_rows.borrow().as_ref().map(|rows| f(rows))
+    }
+}
+
+/// Where to begin reading for `offset`: the last row that starts at or before it.
+pub fn row_for_offset(rows: &[IndexRow], offset: Offset) -> Option<IndexRow> {
+    let after = rows.partition_point(|r| r.offset <= offset);
+    // Several rows can share an offset (entries without records): the first of them is as good and safe.
+    after.checked_sub(1).map(|i| rows[i])
+}
+
+/// Rows for an index file or a checkpoint. Deltas of positions, offsets and indexes are small.
+pub fn put_rows(out: &mut BytesMut, rows: &[IndexRow]) {
+    put_varint(out, rows.len() as u64);
+    let (mut offset, mut index, mut position) = (0i64, 0u64, 0u64);
+    for r in rows {
+        put_varint(out, (r.offset.0 - offset) as u64);
+        put_varint(out, r.index.0 - index);
+        put_varint(out, r.position - position);
+        out.put_i64_le(r.max_timestamp);
+        (offset, index, position) = (r.offset.0, r.index.0, r.position);
+    }
+}
+
+pub fn rows(r: &mut Reader) -> Option<Vec<IndexRow>> {
+    let n = r.count(11)?;
+    let mut rows = Vec::with_capacity(n);
+    let (mut offset, mut index, mut position) = (0i64, 0u64, 0u64);
+    for _ in 0..n {
+        offset = offset.checked_add(i64::try_from(r.varint()?).ok()?)?;
+        index = index.checked_add(r.varint()?)?;
+        position = position.checked_add(r.varint()?)?;
+        rows.push(IndexRow {
+            offset: Offset(offset),
+            index: RaftIndex(index),
+            position,
+            max_timestamp: r.i64()?,
+        });
+    }
+    Some(rows)
+}
+
+const INDEX_MAGIC: u32 = u32::from_le_bytes(*b"TRI1");
+
+/// A whole index file: magic, CRC-32C of the rest, length, rows.
+pub fn encode_index(meta_rows: &[IndexRow]) -> BytesMut {
+    let mut body = BytesMut::new();
+    put_rows(&mut body, meta_rows);
+    let mut out = BytesMut::with_capacity(12 + body.len());
+    out.put_u32_le(INDEX_MAGIC);
+    out.put_u32_le(0);
+    out.put_u32_le(body.len() as u32);
+    out.put_slice(&body);
+    let crc = crc32c::crc32c(&out[8..]);
+    out[4..8].copy_from_slice(&crc.to_le_bytes());
+    out
+}
+
+pub fn decode_index(bytes: &[u8]) -> Option<Vec<IndexRow>> {
+    let mut r = Reader::new(bytes);
+    if r.u32()? != INDEX_MAGIC {
+        return None;
+    }
+    let stored = r.u32()?;
+    let length = r.u32()? as usize;
+    let covered = bytes.get(8..12usize.checked_add(length)?)?;
+    if crc32c::crc32c(covered) != stored {
+        return None;
+    }
+    rows(&mut Reader::new(&covered[4..]))
+}
+
+pub fn put_meta(out: &mut BytesMut, m: &SegmentMeta) {
+    put_varint(out, m.base_offset.0 as u64);
+    put_varint(out, m.base_index.0);
+    put_varint(out, m.generation);
+    put_varint(out, m.end);
+    put_varint(out, m.last_index.0);
+    put_varint(out, m.next_offset.0 as u64);
+    out.put_i64_le(m.max_timestamp);
+    out.put_i64_le(m.created_ms);
+    out.put_u8(u8::from(m.sealed));
+    let kept: &[IndexRow] = if m.sealed { &[] } else { &m.rows };
+    put_rows(out, kept);
+}
+
+pub fn meta(r: &mut Reader) -> Option<SegmentMeta> {
+    Some(SegmentMeta {
+        base_offset: Offset(r.varint()? as i64),
+        base_index: RaftIndex(r.varint()?),
+        generation: r.varint()?,
+        end: r.varint()?,
+        last_index: RaftIndex(r.varint()?),
+        next_offset: Offset(r.varint()? as i64),
+        max_timestamp: r.i64()?,
+        created_ms: r.i64()?,
+        sealed: r.u8()? != 0,
+        rows: rows(r)?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn some_rows(n: u64) -> Vec<IndexRow> {
+        (0..n)
+            .map(|i| IndexRow {
+                offset: Offset(10 + i as i64 * 3),
+                index: RaftIndex(5 + i),
+                position: i * 70_000,
+                max_timestamp: -1 + i as i64,
+            })
+            .collect()
+    }
+
+    #[test]
+    fn an_index_comes_back_and_rot_is_seen() {
+        let rows = some_rows(40);
+        let bytes = encode_index(&rows);
+        assert_eq!(decode_index(&bytes), Some(rows));
+        for at in 0..bytes.len() {
+            let mut b = bytes.to_vec();
+            b[at] ^= 4;
+            assert_eq!(decode_index(&b), None, "byte {at}");
+        }
+    }
+
+    #[test]
+    fn a_row_is_found_for_every_offset() {
+        let rows = some_rows(4);
+        assert_eq!(row_for_offset(&rows, Offset(9)), None);
+        assert_eq!(row_for_offset(&rows, Offset(10)), Some(rows[0]));
+        assert_eq!(row_for_offset(&rows, Offset(12)), Some(rows[0]));
+        assert_eq!(row_for_offset(&rows, Offset(13)), Some(rows[1]));
+        assert_eq!(row_for_offset(&rows, Offset(9000)), Some(rows[3]));
+    }
+
+    #[test]
+    fn a_manifest_entry_comes_back() {
+        let mut m = SegmentMeta {
+            base_offset: Offset(10),
+            base_index: RaftIndex(5),
+            generation: 2,
+            end: 1 << 33,
+            last_index: RaftIndex(77),
+            next_offset: Offset(99),
+            max_timestamp: -1,
+            created_ms: 12345,
+            sealed: false,
+            rows: some_rows(3),
+        };
+        let mut out = BytesMut::new();
+        put_meta(&mut out, &m);
+        assert_eq!(meta(&mut Reader::new(&out)), Some(m.clone()));
+        m.sealed = true;
+        out.clear();
+        put_meta(&mut out, &m);
+        m.rows.clear();
+        assert_eq!(meta(&mut Reader::new(&out)), Some(m));
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_answered(bytes in proptest::collection::vec(any::<u8>(), 0..100)) {
+            let _ = decode_index(&bytes);
+            let _ = meta(&mut Reader::new(&bytes));
+        }
+    }
+}
