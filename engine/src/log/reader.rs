@@ -213,13 +213,15 @@ impl Walk {
         if self.expected.is_some_and(|e| e != h.base_offset) {
             return Taken::Broken;
         }
-        let full = !self.batches.is_empty() && bytes.len() > self.room;
-        if h.next_offset() > self.from && (h.next_offset() > self.bound || full) {
+        if !self.batches.is_empty() && bytes.len() > self.room {
             return Taken::Stop;
         }
-        // A batch that is stepped over is checked too: with a wrong length the walk would lose its way.
+        // Before anything in it is believed, and also when it is stepped over: with a wrong length the walk would lose its way.
         if Batch::check(bytes.clone()).is_err() {
             return Taken::Broken;
+        }
+        if h.next_offset() > self.bound {
+            return Taken::Stop;
         }
         if h.next_offset() <= self.from {
             self.expected = Some(h.next_offset());
