@@ -66,47 +66,21 @@ pub struct TooLarge {
 /// See the module.
 pub struct Budget {
     total: u64,
-    classes: [RefCell<Class>; CLASSES],
-}
-
-struct Class {
-    cap: u64,
-    used: u64,
-    line: VecDeque<Rc<Place>>,
-}
-
-/// A place in a class's line.
-struct Place {
-    bytes: u64,
-    state: RefCell<Waiting>,
-}
-
-enum Waiting {
-    InLine(Option<Waker>),
-    Granted,
-    Gone,
+    lines: [Rc<Line>; CLASSES],
 }
 
 /// Bytes taken. Dropping it gives them back.
 #[must_use = "dropping a lease gives the bytes back"]
-pub struct Lease {
-    budget: Rc<Budget>,
-    class: MemoryClass,
-    bytes: u64,
-}
+pub struct Lease(Share);
 
 impl Budget {
     pub fn new(total_bytes: u64) -> Rc<Budget> {
-        let classes = MemoryClass::ALL.map(|class| {
-            RefCell::new(Class {
-                cap: (u128::from(total_bytes) * u128::from(class.percent()) / 100) as u64,
-                used: 0,
-                line: VecDeque::new(),
-            })
-        });
+        let cap = |class: MemoryClass| {
+            (u128::from(total_bytes) * u128::from(class.percent()) / 100) as u64
+        };
         Rc::new(Budget {
             total: total_bytes,
-            classes,
+            lines: MemoryClass::ALL.map(|class| Line::new(cap(class))),
         })
     }
 
@@ -116,49 +90,27 @@ impl Budget {
         if bytes > cap {
             return Err(TooLarge { asked: bytes, cap });
         }
-        if let Some(lease) = self.try_take(class, bytes) {
-            return Ok(lease);
-        }
-        let place = Rc::new(Place {
-            bytes,
-            state: RefCell::new(Waiting::InLine(None)),
-        });
-        self.class(class).borrow_mut().line.push_back(place.clone());
-        let line = InLine {
-            budget: self.clone(),
-            class,
-            place,
-        };
-        Ok(line.await)
+        Ok(Lease(self.line(class).take(bytes).await))
     }
 
     /// Takes at once or not at all; doesn't overtake those who wait in its class.
     pub fn try_take(self: &Rc<Self>, class: MemoryClass, bytes: u64) -> Option<Lease> {
-        let mut state = self.class(class).borrow_mut();
-        if !state.line.is_empty() || !state.fits(bytes) {
-            return None;
-        }
-        state.used += bytes;
-        Some(Lease {
-            budget: self.clone(),
-            class,
-            bytes,
-        })
+        self.line(class).try_take(bytes).map(Lease)
     }
 
     /// Bytes of the class in use.
     pub fn used(&self, class: MemoryClass) -> u64 {
-        self.class(class).borrow().used
+        self.line(class).state.borrow().used
     }
 
     /// Bytes that the class may hold.
     pub fn cap(&self, class: MemoryClass) -> u64 {
-        self.class(class).borrow().cap
+        self.line(class).cap
     }
 
     /// Bytes in use over all classes.
     pub fn used_total(&self) -> u64 {
-        self.classes.iter().map(|c| c.borrow().used).sum()
+        MemoryClass::ALL.iter().map(|&c| self.used(c)).sum()
     }
 
     pub fn total(&self) -> u64 {
@@ -167,30 +119,119 @@ impl Budget {
 
     /// Those who wait in the class's line.
     pub fn waiting(&self, class: MemoryClass) -> usize {
-        self.class(class).borrow().line.len()
+        self.line(class).state.borrow().waiting.len()
     }
 
-    fn class(&self, class: MemoryClass) -> &RefCell<Class> {
-        &self.classes[class as usize]
+    fn line(&self, class: MemoryClass) -> &Rc<Line> {
+        &self.lines[class as usize]
+    }
+}
+
+impl Lease {
+    pub fn bytes(&self) -> u64 {
+        self.0.units
     }
 
-    fn give_back(&self, class: MemoryClass, bytes: u64) {
-        let mut state = self.class(class).borrow_mut();
-        assert!(state.used >= bytes, "more came back than was taken");
-        state.used -= bytes;
+    /// Gives back all but `bytes`; does nothing if it has no more than that.
+    pub fn shrink_to(&mut self, bytes: u64) {
+        if bytes < self.0.units {
+            let rest = self.0.units - bytes;
+            self.0.units = bytes;
+            self.0.line.give_back(rest);
+        }
+    }
+}
+
+/// Units of something for which tasks of one thread wait in line.
+pub(crate) struct Line {
+    cap: u64,
+    state: RefCell<LineState>,
+}
+
+struct LineState {
+    used: u64,
+    waiting: VecDeque<Rc<Place>>,
+}
+
+/// A place in a line.
+struct Place {
+    units: u64,
+    state: RefCell<Waiting>,
+}
+
+enum Waiting {
+    InLine(Option<Waker>),
+    Granted,
+    Gone,
+}
+
+/// Units taken from a [`Line`]. Dropping it gives them back.
+pub(crate) struct Share {
+    line: Rc<Line>,
+    units: u64,
+}
+
+impl Line {
+    pub(crate) fn new(cap: u64) -> Rc<Line> {
+        Rc::new(Line {
+            cap,
+            state: RefCell::new(LineState {
+                used: 0,
+                waiting: VecDeque::new(),
+            }),
+        })
+    }
+
+    /// The caller has made sure that there can ever be that many.
+    pub(crate) async fn take(self: &Rc<Self>, units: u64) -> Share {
+        assert!(
+            units <= self.cap,
+            "what can never be granted is not waited for"
+        );
+        if let Some(share) = self.try_take(units) {
+            return share;
+        }
+        let place = Rc::new(Place {
+            units,
+            state: RefCell::new(Waiting::InLine(None)),
+        });
+        self.state.borrow_mut().waiting.push_back(place.clone());
+        InLine {
+            line: self.clone(),
+            place,
+        }
+        .await
+    }
+
+    pub(crate) fn try_take(self: &Rc<Self>, units: u64) -> Option<Share> {
+        let mut state = self.state.borrow_mut();
+        if !state.waiting.is_empty() || !state.fits(self.cap, units) {
+            return None;
+        }
+        state.used += units;
+        Some(Share {
+            line: self.clone(),
+            units,
+        })
+    }
+
+    fn give_back(&self, units: u64) {
+        let mut state = self.state.borrow_mut();
+        assert!(state.used >= units, "more came back than was taken");
+        state.used -= units;
         drop(state);
-        self.serve(class);
+        self.serve();
     }
 
     /// Grants to the head of the line what fits now.
-    fn serve(&self, class: MemoryClass) {
+    fn serve(&self) {
         let mut wake: smallvec::SmallVec<[Waker; 4]> = smallvec::SmallVec::new();
-        let mut state = self.class(class).borrow_mut();
-        while let Some(head) = state.line.front().cloned()
-            && state.fits(head.bytes)
+        let mut state = self.state.borrow_mut();
+        while let Some(head) = state.waiting.front().cloned()
+            && state.fits(self.cap, head.units)
         {
-            state.used += head.bytes;
-            state.line.pop_front();
+            state.used += head.units;
+            state.waiting.pop_front();
             if let Waiting::InLine(Some(waker)) = head.state.replace(Waiting::Granted) {
                 wake.push(waker);
             }
@@ -202,43 +243,27 @@ impl Budget {
     }
 }
 
-impl Class {
-    fn fits(&self, bytes: u64) -> bool {
-        self.used.checked_add(bytes).is_some_and(|n| n <= self.cap)
+impl LineState {
+    fn fits(&self, cap: u64, units: u64) -> bool {
+        self.used.checked_add(units).is_some_and(|n| n <= cap)
     }
 }
 
-impl Lease {
-    pub fn bytes(&self) -> u64 {
-        self.bytes
-    }
-
-    /// Gives back all but `bytes`; does nothing if it has no more than that.
-    pub fn shrink_to(&mut self, bytes: u64) {
-        if bytes < self.bytes {
-            let rest = self.bytes - bytes;
-            self.bytes = bytes;
-            self.budget.give_back(self.class, rest);
-        }
-    }
-}
-
-impl Drop for Lease {
+impl Drop for Share {
     fn drop(&mut self) {
-        self.budget.give_back(self.class, self.bytes);
+        self.line.give_back(self.units);
     }
 }
 
 struct InLine {
-    budget: Rc<Budget>,
-    class: MemoryClass,
+    line: Rc<Line>,
     place: Rc<Place>,
 }
 
 impl Future for InLine {
-    type Output = Lease;
+    type Output = Share;
 
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Lease> {
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Share> {
         let mut state = self.place.state.borrow_mut();
         match &mut *state {
             Waiting::InLine(waker) => {
@@ -246,11 +271,10 @@ impl Future for InLine {
                 Poll::Pending
             }
             Waiting::Granted => {
-                *state = Waiting::Gone; // From here on the bytes are the lease's.
-                Poll::Ready(Lease {
-                    budget: self.budget.clone(),
-                    class: self.class,
-                    bytes: self.place.bytes,
+                *state = Waiting::Gone; // From here on the units are the share's.
+                Poll::Ready(Share {
+                    line: self.line.clone(),
+                    units: self.place.units,
                 })
             }
             Waiting::Gone => panic!("a future is not polled after it was ready"),
@@ -262,12 +286,12 @@ impl Drop for InLine {
     fn drop(&mut self) {
         match self.place.state.replace(Waiting::Gone) {
             Waiting::Gone => {}
-            Waiting::Granted => self.budget.give_back(self.class, self.place.bytes),
+            Waiting::Granted => self.line.give_back(self.place.units),
             Waiting::InLine(_) => {
-                let mut class = self.budget.class(self.class).borrow_mut();
-                class.line.retain(|p| !Rc::ptr_eq(p, &self.place));
-                drop(class);
-                self.budget.serve(self.class); // Those behind may fit where it didn't.
+                let mut state = self.line.state.borrow_mut();
+                state.waiting.retain(|p| !Rc::ptr_eq(p, &self.place));
+                drop(state);
+                self.line.serve(); // Those behind may fit where it didn't.
             }
         }
     }
