@@ -3,7 +3,9 @@
 
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use bytes::Bytes;
 use engine::batch::{BatchHeader, testing};
@@ -117,13 +119,20 @@ impl Shard {
     }
 }
 
-/// One start: recovers on shard 0 of one thread per shard, then runs `body` on each.
-fn start<F, Fut>(dir: &Path, shards: u16, replicas: u64, body: F)
-where
-    F: Fn(Rc<Shard>) -> Fut + Send + Clone + 'static,
-    Fut: Future<Output = ()> + 'static,
-{
+/// What a start does, one after the other, on every shard.
+#[derive(Clone, Debug)]
+enum Do {
+    Produce(usize, i32, usize),
+    Check(usize, i32, usize),
+    Trim(Offset),
+    RemoveSecond,
+    Close,
+}
+
+/// One start in this process: recovers on shard 0, runs the steps on each shard, and ends the process in the middle of whatever goes on in the background.
+fn run(dir: &Path, shards: u16, replicas: u64, steps: Vec<Do>) {
     let parts = Arc::new(Mutex::new(None));
+    let left = Arc::new(AtomicU16::new(shards));
     let cfg = config(dir, shards);
     let launch = Launch {
         shards,
@@ -132,18 +141,17 @@ where
         seed: None,
     };
     rt::launch(launch, move |shard| {
-        let (cfg, body, parts) = (cfg.clone(), body.clone(), parts.clone());
+        let (cfg, steps, parts, left) = (cfg.clone(), steps.clone(), parts.clone(), left.clone());
         async move {
             if shard.0 == 0 {
                 let r = recover(&cfg).await.unwrap();
-                let parts_of_shards: Vec<_> = r.shards.into_iter().map(Some).collect();
-                *parts.lock().unwrap() = Some(parts_of_shards);
+                *parts.lock().unwrap() = Some(r.shards.into_iter().map(Some).collect::<Vec<_>>());
             }
             let part = loop {
                 if let Some(p) = parts.lock().unwrap().as_mut() {
                     break p[usize::from(shard.0)].take().unwrap();
                 }
-                rt::sleep(std::time::Duration::from_millis(1)).await;
+                rt::sleep(Duration::from_millis(1)).await;
             };
             let metrics = Rc::new(ShardMetrics::default());
             let budget = Budget::new(cfg.memory_per_shard);
@@ -172,14 +180,62 @@ where
             }
             log.set_on_failure(Rc::new(|e| panic!("the log failed: {e}")));
             log.set_state_source(Rc::new(Applied(log.clone())));
-            body(Rc::new(Shard {
+            let s = Shard {
                 log,
                 replicas: logs,
-            }))
-            .await;
+            };
+            for step in steps {
+                s.step(step).await;
+            }
+            if left.fetch_sub(1, Ordering::SeqCst) == 1 {
+                rt::exit(0);
+            }
+            std::future::pending::<()>().await;
         }
     })
     .unwrap();
+}
+
+impl Shard {
+    async fn step(&self, step: Do) {
+        match step {
+            Do::Produce(rounds, records, bytes) => self.produce(rounds, records, bytes).await,
+            Do::Check(batches, records, bytes) => self.check(batches, records, bytes).await,
+            Do::Trim(start) => {
+                let r = &self.replicas[0];
+                r.set_log_start(start);
+                assert!(matches!(
+                    r.read(Offset(start.0 - 1), 100, r.high_watermark()),
+                    Read::OutOfRange
+                ));
+            }
+            Do::RemoveSecond => {
+                self.log.remove(self.replicas[1].id());
+                self.log.end_turn();
+            }
+            Do::Close => self.log.close().await.unwrap(),
+        }
+    }
+}
+
+/// One start in a process of its own, which ends like a kill.
+fn start(dir: &Path, shards: u16, replicas: u64, steps: Vec<Do>) {
+    // SAFETY: the child runs nothing but what follows, and ends with `_exit`.
+    let pid = unsafe { libc::fork() };
+    assert!(pid >= 0, "fork");
+    if pid == 0 {
+        let ran = std::panic::catch_unwind(|| run(dir, shards, replicas, steps));
+        let code = if ran.is_ok() { 0 } else { 1 };
+        // SAFETY: ends the child without running the parent's exit handlers.
+        unsafe { libc::_exit(code) };
+    }
+    let mut status = 0;
+    // SAFETY: waits for the child made above.
+    unsafe { libc::waitpid(pid, &mut status, 0) };
+    assert!(
+        libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0,
+        "the start ended with status {status:#x}"
+    );
 }
 
 fn temp(name: &str) -> PathBuf {
@@ -193,15 +249,19 @@ fn temp(name: &str) -> PathBuf {
 #[test]
 fn what_is_durable_comes_back_from_the_journal() {
     let dir = temp("journal");
-    start(&dir, 1, 3, |s| async move {
-        s.produce(50, 3, 20).await;
-        s.check(50, 3, 20).await;
-    });
+    start(
+        &dir,
+        1,
+        3,
+        vec![Do::Produce(50, 3, 20), Do::Check(50, 3, 20)],
+    );
     for round in 1..4 {
-        start(&dir, 1, 3, move |s| async move {
-            s.check(50 * round, 3, 20).await;
-            s.produce(50, 3, 20).await;
-        });
+        start(
+            &dir,
+            1,
+            3,
+            vec![Do::Check(50 * round, 3, 20), Do::Produce(50, 3, 20)],
+        );
     }
     std::fs::remove_dir_all(dir).unwrap();
 }
@@ -209,66 +269,61 @@ fn what_is_durable_comes_back_from_the_journal() {
 #[test]
 fn segments_checkpoints_and_a_clean_end() {
     let dir = temp("segments");
-    start(&dir, 1, 2, |s| async move {
-        // 60 MiB through a journal of 32: it must let go of old blocks, and memory of old batches.
-        s.produce(300, 10, 10_000).await;
-        s.check(300, 10, 10_000).await;
-        s.log.close().await.unwrap();
-    });
-    start(&dir, 1, 2, |s| async move {
-        s.check(300, 10, 10_000).await;
-        s.produce(300, 10, 10_000).await;
-    });
+    // 60 MiB through a journal of 32: it must let go of old blocks, and memory of old batches.
     start(
         &dir,
         1,
         2,
-        |s| async move { s.check(600, 10, 10_000).await },
+        vec![
+            Do::Produce(300, 10, 10_000),
+            Do::Check(300, 10, 10_000),
+            Do::Close,
+        ],
     );
+    start(
+        &dir,
+        1,
+        2,
+        vec![Do::Check(300, 10, 10_000), Do::Produce(300, 10, 10_000)],
+    );
+    start(&dir, 1, 2, vec![Do::Check(600, 10, 10_000)]);
     std::fs::remove_dir_all(dir).unwrap();
 }
 
 #[test]
 fn another_number_of_shards() {
     let dir = temp("shards");
-    start(&dir, 1, 6, |s| async move { s.produce(40, 2, 3000).await });
+    start(&dir, 1, 6, vec![Do::Produce(40, 2, 3000)]);
     for (round, shards) in [2u16, 3, 1, 2].into_iter().enumerate() {
-        start(&dir, shards, 6, move |s| async move {
-            s.check(40 * (round + 1), 2, 3000).await;
-            s.produce(40, 2, 3000).await;
-        });
+        start(
+            &dir,
+            shards,
+            6,
+            vec![
+                Do::Check(40 * (round + 1), 2, 3000),
+                Do::Produce(40, 2, 3000),
+            ],
+        );
     }
-    start(&dir, 1, 6, |s| async move {
-        s.check(200, 2, 3000).await;
-        s.log.close().await.unwrap();
-    });
+    start(&dir, 1, 6, vec![Do::Check(200, 2, 3000), Do::Close]);
     assert!(
         !dir.join("journal-1").exists(),
         "journals of shards that are no more go once they are covered"
     );
-    start(&dir, 1, 6, |s| async move { s.check(200, 2, 3000).await });
+    start(&dir, 1, 6, vec![Do::Check(200, 2, 3000)]);
     std::fs::remove_dir_all(dir).unwrap();
 }
 
 #[test]
 fn a_trimmed_log_starts_later_and_a_removed_one_is_gone() {
     let dir = temp("trim");
-    start(&dir, 1, 2, |s| async move {
-        s.produce(300, 10, 1_000).await;
-        let r = &s.replicas[0];
-        r.set_log_start(Offset(2000));
-        assert!(matches!(
-            r.read(Offset(1999), 100, Offset(3000)),
-            Read::OutOfRange
-        ));
-        s.log.remove(s.replicas[1].id());
-        s.log.end_turn();
-        s.log.close().await.unwrap();
-    });
-    start(&dir, 1, 0, |s| async move {
-        assert_eq!(s.replicas.len(), 1);
-        assert_eq!(s.replicas[0].log_start_offset(), Offset(2000));
-        s.check(100, 10, 1_000).await;
-    });
+    let steps = vec![
+        Do::Produce(300, 10, 1_000),
+        Do::Trim(Offset(2000)),
+        Do::RemoveSecond,
+        Do::Close,
+    ];
+    start(&dir, 1, 2, steps);
+    start(&dir, 1, 0, vec![Do::Check(100, 10, 1_000)]);
     std::fs::remove_dir_all(dir).unwrap();
 }

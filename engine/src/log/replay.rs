@@ -15,14 +15,14 @@ use super::files::io_error;
 use super::superblock::{
     ChainPoint, DATA_START, MAX_EPOCHS, SUPERBLOCK_BYTES, Superblock, SuperblockError,
 };
-use crate::limits::BLOCK_BYTES;
+use crate::limits::{BLOCK_BYTES, COMMITS_IN_FLIGHT};
 use crate::rt::{File, OpenOptions};
 use crate::types::*;
 
 /// Bytes of one read of the journal.
 const READ_BYTES: usize = 1 << 20;
 /// How far behind a break a later block is looked for, in bytes: more than all commits that can be in flight.
-const SEARCH_BYTES: u64 = 8 * MAX_BLOCK_BYTES as u64;
+const SEARCH_BYTES: u64 = (COMMITS_IN_FLIGHT as u64 + 1) * MAX_BLOCK_BYTES as u64;
 
 /// What comes next in a journal.
 #[derive(Debug)]
@@ -297,9 +297,11 @@ impl JournalScan {
         let (mut lowest, mut vouched) = (None::<(u64, BlockHeader, Option<Directory>)>, false);
         let size = self.superblock.size;
         let from = self.cursor.position;
+        // What doesn't fit behind the break lies at the front of the ring.
+        let wrapped = (from + SEARCH_BYTES).saturating_sub(size);
         let ranges = [
             (from, size.min(from + SEARCH_BYTES)),
-            (DATA_START, from.min(DATA_START + SEARCH_BYTES)),
+            (DATA_START, from.min(DATA_START + wrapped)),
         ];
         for (start, end) in ranges {
             let mut position = start;
