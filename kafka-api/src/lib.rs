@@ -7,8 +7,10 @@
 pub mod codec;
 pub mod error;
 pub mod frame;
+pub mod handlers;
 pub mod limits;
 pub mod records;
 pub mod schema;
+pub mod validate;
 pub mod versions;
 pub mod wire;
