@@ -79,6 +79,8 @@ pub enum Malformed {
     Null,
     #[error("the request does not follow its schema")]
     Schema,
+    #[error("the answer could not be encoded")]
+    Answer,
     #[error("a frame of {0} bytes")]
     FrameSize(i32),
     #[error("no API with key {key} and version {version} here")]

@@ -51,6 +51,8 @@ pub const FETCH_WAIT: Duration = Duration::from_secs(600);
 pub const PRODUCE_WAIT: Duration = Duration::from_secs(600);
 /// Fetched bytes up to this cross a ring without the owner holding their memory lease until they are written.
 pub const UNLEASED_FETCH_BYTES: usize = 64 << 10;
+/// Fetches of one shard that read from disk at one time.
+pub const FETCH_DISK_READS: usize = 4;
 /// Waits for the metadata group (create, delete, alter, producer ids) end after this, unless the client asks for less.
 pub const CONTROLLER_WAIT: Duration = Duration::from_secs(30);
 /// Producer ids that a shard takes from the metadata group at a time.

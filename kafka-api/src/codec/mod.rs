@@ -98,7 +98,7 @@ pub struct Compressor(Sink);
 enum Sink {
     Plain(Vec<u8>),
     Gzip(Box<flate2::write::GzEncoder<Vec<u8>>>),
-    Snappy(snappy::Encoder),
+    Snappy(Box<snappy::Encoder>),
     Lz4(Box<lz4_flex::frame::FrameEncoder<Vec<u8>>>),
     Zstd(Box<zstd::stream::write::Encoder<'static, Vec<u8>>>),
 }
@@ -115,7 +115,7 @@ impl Compressor {
                 };
                 Sink::Gzip(Box::new(flate2::write::GzEncoder::new(out, level)))
             }
-            Codec::Snappy => Sink::Snappy(snappy::Encoder::new(out)),
+            Codec::Snappy => Sink::Snappy(Box::new(snappy::Encoder::new(out))),
             Codec::Lz4 => Sink::Lz4(Box::new(lz4::encoder(out))),
             Codec::Zstd => Sink::Zstd(Box::new(zstd::stream::write::Encoder::new(
                 out,
