@@ -413,3 +413,6 @@ fn parsed(
 fn map<K, V>() -> Map<K, V> {
     IndexMap::with_hasher(RandomState::with_seeds(1, 2, 3, 4))
 }
+
+#[cfg(test)]
+mod tests;

@@ -292,6 +292,9 @@ impl Metadata {
             ..Metadata::default()
         };
         let damaged = |what: &str| Err(DecodeError::Damaged(what.into()));
+        if s.next_replica > 1 << 62 || s.next_producer_id < 0 {
+            return damaged("a counter that no log can have reached");
+        }
         for node in s.nodes {
             m.nodes.insert(node.id, node);
         }
@@ -444,7 +447,7 @@ impl Metadata {
             return Err(overtaken());
         }
         topic.configs.clone_from(&configs);
-        topic.config_version += 1;
+        topic.config_version = topic.config_version.wrapping_add(1);
         Ok(changed(Change::ConfigsAltered {
             topic: id,
             configs,
@@ -533,3 +536,6 @@ fn overtaken() -> Refused {
         "Another change of the topic came first; try again.",
     )
 }
+
+#[cfg(test)]
+mod tests;
