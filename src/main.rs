@@ -7,10 +7,14 @@
 
 mod cli;
 mod client;
+mod data_dir;
 mod exit;
+mod fitness;
 mod logging;
 mod machine;
+mod office;
 mod settings;
+mod stop;
 
 use std::process::ExitCode;
 
