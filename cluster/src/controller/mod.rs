@@ -181,6 +181,18 @@ impl Controller {
         }
     }
 
+    /// Waits until every shard has what was applied by now.
+    pub async fn settled(&self) {
+        let newest = self.outbox.borrow().newest;
+        self.until_published(newest).await;
+    }
+
+    async fn until_published(&self, change: u64) {
+        self.published
+            .until(|| (self.outbox.borrow().published >= change).then_some(()))
+            .await;
+    }
+
     fn enqueue(&self, change: Change) {
         let full = self.outbox.borrow().changes.len() >= limits::CHANGES_WAITING;
         if full {
@@ -223,9 +235,7 @@ impl Controller {
         let committed = group.propose(envelope.encode()).map_err(not_proposed)?;
         committed.await.map_err(not_proposed)?;
         let applied = self.applied.until(|| ticket.take()).await;
-        self.published
-            .until(|| (self.outbox.borrow().published >= applied.change).then_some(()))
-            .await;
+        self.until_published(applied.change).await;
         applied.answer
     }
 }

@@ -155,6 +155,21 @@ fn a_topic_is_known_to_the_shards_when_its_creation_is_answered() {
 }
 
 #[test]
+fn an_answer_waits_until_every_shard_knows() {
+    let mut f = Fixture::joined();
+    let c = f.controller.clone();
+    let mut request = Box::pin(c.create_topic(new_topic("a")));
+    assert!(poll(request.as_mut()).is_pending());
+    f.log.commit();
+    assert!(poll(request.as_mut()).is_pending(), "not published yet");
+    let mut settled = Box::pin(c.settled());
+    assert!(poll(settled.as_mut()).is_pending());
+    assert!(poll(f.publisher.as_mut()).is_pending());
+    assert!(poll(request.as_mut()).is_ready());
+    assert!(poll(settled.as_mut()).is_ready());
+}
+
+#[test]
 fn of_two_concurrent_creates_one_is_told_that_the_topic_exists() {
     let mut f = Fixture::joined();
     let c = f.controller.clone();

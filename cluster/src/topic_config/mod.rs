@@ -9,6 +9,7 @@ pub mod value;
 
 use std::collections::BTreeMap;
 
+use engine::log::LogPolicy;
 use table::{Definition, Effect, TABLE, definition};
 use value::{Value, ValueType, parse, split_list};
 
@@ -107,6 +108,17 @@ impl TopicConfig {
             segment_bytes: int("segment.bytes"),
             segment_ms: long("segment.ms"),
             write_caching: value("write.caching") == Value::Boolean(true),
+        }
+    }
+
+    /// What of it the log of a partition goes by.
+    pub fn log_policy(&self) -> LogPolicy {
+        let kept_for_ever = |limit: i64| if self.cleanup_delete { limit } else { -1 };
+        LogPolicy {
+            segment_bytes: u64::from(self.segment_bytes.unsigned_abs()),
+            segment_ms: self.segment_ms,
+            retention_ms: kept_for_ever(self.retention_ms),
+            retention_bytes: kept_for_ever(self.retention_bytes),
         }
     }
 }
