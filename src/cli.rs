@@ -13,6 +13,7 @@ use crate::settings::{KEYS, Layer, Source};
     name = "tailrace",
     version,
     args_conflicts_with_subcommands = true,
+    override_usage = "tailrace [SETTINGS]\n       tailrace <COMMAND> [OPTIONS]",
     max_term_width = 100
 )]
 pub struct Cli {

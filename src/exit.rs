@@ -38,6 +38,12 @@ impl Fatal {
             message: message.into(),
         }
     }
+
+    /// Ends the process here and now, from a shard: the others don't matter any more.
+    pub fn end(&self) -> ! {
+        eprintln!("tailrace: {self}");
+        engine::rt::exit(self.exit as i32)
+    }
 }
 
 impl fmt::Display for Fatal {

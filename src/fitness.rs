@@ -4,6 +4,7 @@ use std::io::{ErrorKind, Write};
 use std::net::SocketAddr;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use engine::rt::AlignedBuf;
 
@@ -38,6 +39,32 @@ pub fn check_io_uring() -> Result<(), Fatal> {
     Err(Fatal::new(Exit::Unfit, why))
 }
 
+/// Locked memory that a shard's runtime insists on, in bytes.
+const LOCKED_BYTES: u64 = 512 << 10;
+
+/// Enough memory can be locked. The runtime raises the limit as far as it may, so that the hard limit counts.
+pub fn check_locked_memory() -> Result<(), Fatal> {
+    let limits = std::fs::read_to_string("/proc/self/limits").unwrap_or_default();
+    match hard_limit(&limits, "Max locked memory") {
+        Some(bytes) if bytes < LOCKED_BYTES => Err(Fatal::new(
+            Exit::Unfit,
+            format!(
+                "only {} KiB of memory may be locked, and io_uring needs {} KiB: raise it with `ulimit -l unlimited` as root, \
+                 LimitMEMLOCK=infinity in a systemd unit, --ulimit memlock=-1 for a container, or in /etc/security/limits.conf",
+                bytes >> 10,
+                LOCKED_BYTES >> 10
+            ),
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// A row of `/proc/self/limits`: name, soft limit, hard limit, unit. `None` when there is no limit or no such row.
+fn hard_limit(limits: &str, name: &str) -> Option<u64> {
+    let row = limits.lines().find_map(|l| l.strip_prefix(name))?;
+    row.split_whitespace().nth(1)?.parse().ok()
+}
+
 /// A block can be written to this directory past the page cache.
 pub fn check_direct_io(dir: &Path) -> Result<(), Fatal> {
     let probe = dir.join("probe.tmp");
@@ -63,9 +90,30 @@ pub fn check_direct_io(dir: &Path) -> Result<(), Fatal> {
     }
 }
 
+/// How long a port may be taken. A process that was killed keeps its sockets until the kernel has taken its io_uring down, some milliseconds later.
+const PORT_WAIT: Duration = Duration::from_secs(1);
+const PORT_PAUSE: Duration = Duration::from_millis(2);
+
 /// Nobody listens where we want to.
 pub fn check_port(addr: SocketAddr, setting: &str) -> Result<(), Fatal> {
-    engine::rt::check_port_free(addr).map_err(|e| cannot_listen(addr, setting, &e))
+    once_free(addr, setting, || engine::rt::check_port_free(addr))
+}
+
+/// Does something that needs a free address; waits a moment for one that is being given up.
+pub fn once_free<T>(
+    addr: SocketAddr,
+    setting: &str,
+    mut listen: impl FnMut() -> std::io::Result<T>,
+) -> Result<T, Fatal> {
+    let start = Instant::now();
+    loop {
+        match listen() {
+            Err(e) if e.kind() == ErrorKind::AddrInUse && start.elapsed() < PORT_WAIT => {
+                std::thread::sleep(PORT_PAUSE);
+            }
+            result => return result.map_err(|e| cannot_listen(addr, setting, &e)),
+        }
+    }
 }
 
 /// Why an address can't be listened on, and what to do.
@@ -101,6 +149,14 @@ mod tests {
         assert!(e.message.contains("kafka-addr"), "{e}");
         let foreign = check_port("192.0.2.1:9092".parse().unwrap(), "admin-addr").unwrap_err();
         assert_eq!(foreign.exit, Exit::Unfit);
+    }
+
+    #[test]
+    fn limits_are_read() {
+        let text = "Limit   Soft Limit  Hard Limit  Units\nMax locked memory         65536    131072    bytes\nMax open files  1 unlimited files\n";
+        assert_eq!(hard_limit(text, "Max locked memory"), Some(131_072));
+        assert_eq!(hard_limit(text, "Max open files"), None);
+        assert_eq!(hard_limit("", "Max open files"), None);
     }
 
     #[test]

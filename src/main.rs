@@ -1,9 +1,15 @@
 //! The binary `tailrace`: a node, and the client commands that go with it.
 //!
-//! Read in this order: [`cli`], [`settings`], [`start`] (a node's start and end), [`data_dir`], [`fitness`], [`office`] (admin HTTP, signals),
+//! Read in this order: [`cli`], [`settings`], [`node`] (a node's start and end), [`data_dir`], [`fitness`], [`office`] (admin HTTP, signals),
 //! [`client`]. This crate may use the operating system and tokio; what runs on a shard may not (see `engine::rt`).
 //!
 //! Exit codes: [`exit::Exit`].
+
+#![allow(
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    reason = "what is here runs before the shards, beside them or without them; the modules that run on a shard take this back"
+)]
 
 mod cli;
 mod client;
@@ -12,16 +18,16 @@ mod exit;
 mod fitness;
 mod logging;
 mod machine;
+mod node;
 mod office;
 mod settings;
-mod stop;
 
 use std::process::ExitCode;
 
 use clap::Parser;
 
 use cli::{Cli, Command, SettingsArgs};
-use exit::{Exit, Fatal};
+use exit::Fatal;
 use settings::Settings;
 
 fn main() -> ExitCode {
@@ -70,5 +76,5 @@ fn serve(args: &SettingsArgs) -> Result<(), Fatal> {
             "the environment variable {name} is no setting of Tailrace and does nothing"
         );
     }
-    Err(Fatal::new(Exit::Failure, "not yet"))
+    node::serve(&settings)
 }

@@ -24,12 +24,14 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::exit::{Exit, Fatal};
-use crate::fitness::cannot_listen;
-use crate::stop::Stop;
+use crate::fitness::once_free;
+use crate::node::Gate;
 
 /// How long shards may take to give their numbers.
 const SCRAPE_TIMEOUT: Duration = Duration::from_secs(5);
 const SCRAPES_WAITING: usize = 16;
+/// Signals this close to the first are the first.
+const ONE_PRESS: Duration = Duration::from_millis(200);
 
 /// Every shard's numbers, by shard.
 pub type Numbers = Vec<Vec<Sample>>;
@@ -41,7 +43,8 @@ pub type Asked = oneshot::Sender<Numbers>;
 pub struct Desk {
     pub admin: Option<TcpListener>,
     pub ready: Arc<AtomicBool>,
-    pub stop: Stop,
+    /// Opened by the first signal.
+    pub stop: Gate,
 }
 
 #[derive(Clone)]
@@ -55,10 +58,11 @@ pub fn listen(addr: Option<SocketAddr>) -> Result<Option<TcpListener>, Fatal> {
     let Some(addr) = addr else {
         return Ok(None);
     };
-    let listener = TcpListener::bind(addr).map_err(|e| cannot_listen(addr, "admin-addr", &e))?;
-    listener
-        .set_nonblocking(true)
-        .map_err(|e| cannot_listen(addr, "admin-addr", &e))?;
+    let listener = once_free(addr, "admin-addr", || {
+        let listener = TcpListener::bind(addr)?;
+        listener.set_nonblocking(true)?;
+        Ok(listener)
+    })?;
     Ok(Some(listener))
 }
 
@@ -111,7 +115,7 @@ where
 }
 
 /// The first signal asks the shards to stop, the second ends the process.
-async fn hear_signals(stop: Stop) {
+async fn hear_signals(stop: Gate) {
     let (Ok(mut term), Ok(mut int)) = (
         signal(SignalKind::terminate()),
         signal(SignalKind::interrupt()),
@@ -127,8 +131,13 @@ async fn hear_signals(stop: Stop) {
     };
     let name = next().await;
     tracing::info!("{name}: shutting down; a second signal ends the process at once");
-    stop.ask();
-    let name = next().await;
+    stop.arrive();
+    // One press can come as two signals: `timeout` and some supervisors signal the process and then its group.
+    let one_press = tokio::time::Instant::now() + ONE_PRESS;
+    let mut name = next().await;
+    while tokio::time::Instant::now() < one_press {
+        name = next().await;
+    }
     tracing::warn!("{name} again: ending at once");
     std::process::exit(Exit::Forced as i32);
 }

@@ -79,7 +79,7 @@ pub(super) fn settings(layer: &Layer, machine: Machine) -> Result<Settings, Sett
     let memory_bytes = r.get(
         "memory",
         size,
-        || (machine.memory_bytes / 2).max(u64::from(shards) * MEMORY_PER_SHARD_MIN),
+        || whole_mib(machine.memory_bytes / 2).max(u64::from(shards) * MEMORY_PER_SHARD_MIN),
         |n| quoted(&show_size(*n)),
     )?;
     let overprovisioned = r.get("overprovisioned", switch, || false, |b| Some(b.to_string()))?;
@@ -235,6 +235,10 @@ fn size(text: &str) -> Result<u64, String> {
         .unwrap_or((lower.strip_suffix('b').unwrap_or(&lower), 1));
     let n: u64 = digits.trim().parse().map_err(|_| wanted)?;
     n.checked_mul(unit).ok_or_else(|| wanted.to_string())
+}
+
+fn whole_mib(bytes: u64) -> u64 {
+    bytes >> 20 << 20
 }
 
 fn show_size(bytes: u64) -> String {
