@@ -34,6 +34,7 @@ const LOOK: Duration = Duration::from_millis(1);
 const LEADERS_WAIT: Duration = Duration::from_secs(5);
 /// How long clients have, at the end, to take the answers to what they asked.
 const DRAIN: Duration = Duration::from_secs(10);
+const DRAIN_LOOK: Duration = Duration::from_millis(10);
 /// How long a deleted topic stays on the list of the removed, at least: its removal is durable on every shard long before.
 const FORGET_AFTER: Duration = Duration::from_secs(60);
 
@@ -82,10 +83,14 @@ pub async fn run(plan: Plan, own: Own) {
 
     plan.stop.opened(at).await;
     drop(accepting);
-    shard.kafka.close_connections();
     let gone = async {
-        while shard.kafka.metrics.connections.get() > 0 {
-            rt::sleep(LOOK).await;
+        loop {
+            // Again and again: what was accepted last joins the others only when its task runs.
+            shard.kafka.close_connections();
+            rt::sleep(DRAIN_LOOK).await;
+            if shard.kafka.metrics.connections.get() == 0 {
+                break;
+            }
         }
     };
     if rt::timeout(DRAIN, gone).await.is_err() {
