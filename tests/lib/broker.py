@@ -20,7 +20,7 @@ class Tailrace:
 
     name = "tailrace"
 
-    def __init__(self, data_dir, flags=("--overprovisioned",), port=None, wrap=(), env=None):
+    def __init__(self, data_dir, flags=("--overprovisioned",), port=None, wrap=(), env=None, log_dir=None):
         self.binary = proof.binary()
         self.data_dir = pathlib.Path(data_dir)
         self.port, self.admin_port = proc.free_ports(2)
@@ -29,7 +29,7 @@ class Tailrace:
         self.wrap = list(wrap)  # a command to run it under: taskset, strace
         self.env = env
         self.process = None
-        self.log_path = self.data_dir.parent / f"tailrace-{self.port}.log"
+        self.log_path = pathlib.Path(log_dir or self.data_dir.parent) / f"tailrace-{self.port}.log"
 
     @property
     def bootstrap(self):
@@ -107,12 +107,13 @@ class Kafka:
 
     name = "kafka"
 
-    def __init__(self, data_dir, fsync=False, port=None, env=None):
+    def __init__(self, data_dir, fsync=False, port=None, env=None, log_dir=None):
         self.data_dir = pathlib.Path(data_dir)
         self.port = port or proc.free_ports(1)[0]
         self.fsync = fsync
+        self.number = 0
         self.env = {**os.environ, **(env or {})}
-        proc.cleanup.callback(self._ensure_stopped)
+        proc.cleanup.callback(self.kill)
 
     @property
     def bootstrap(self):
@@ -122,19 +123,27 @@ class Kafka:
         began = time.monotonic()
         proc.run([PEER, "start", "--dir", self.data_dir, "--port", self.port,
                   *(["--fsync"] if self.fsync else [])], timeout=timeout, env=self.env)
+        self.number = int((self.data_dir / "node1" / "pid").read_text())
         return time.monotonic() - began
 
     def kill(self):
-        proc.run([PEER, "stop", "--dir", self.data_dir, "--hard"])
+        """kill -9, by the pid noted at the start: the file that has it may be on a disk that is gone."""
+        if self.alive():
+            os.kill(self.number, signal.SIGKILL)
+            proc.wait_for("Kafka is gone", lambda: not self.alive(), 20)
 
     def stop(self):
         proc.run([PEER, "stop", "--dir", self.data_dir])
 
     def alive(self):
-        return b" pid " in proc.run([PEER, "status", "--dir", self.data_dir]).stdout
+        try:
+            command = pathlib.Path(f"/proc/{self.number}/cmdline").read_bytes()
+        except OSError:
+            return False
+        return str(self.data_dir).encode() in command
 
     def pid(self):
-        return int((self.data_dir / "node1" / "pid").read_text())
+        return self.number
 
     def log_tail(self):
         path = self.data_dir / "node1" / "server.log"
@@ -143,10 +152,6 @@ class Kafka:
     def create_topic(self, topic, partitions):
         tool("topics", "--bootstrap-server", self.bootstrap, "--create", "--topic", topic,
              "--partitions", partitions)
-
-    def _ensure_stopped(self):
-        if self.data_dir.exists():
-            proc.run([PEER, "stop", "--dir", self.data_dir, "--hard"], check=False)
 
 
 def make(kind, data_dir, **options):

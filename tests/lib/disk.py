@@ -65,12 +65,12 @@ class LoopDisk:
 class PowerCutDisk:
     """ext4 on a loop device over a FUSE file that forgets every write since the last flush when it is cut."""
 
-    def __init__(self, folder, size_mib):
+    def __init__(self, folder, size_mib, flush_us=0):
         self.binary = build()
         self.image = folder / "powercut"
         self.mount = folder / "disk"
         self.image.mkdir(parents=True)
-        self.process = proc.start([self.binary, self.image, size_mib],
+        self.process = proc.start([self.binary, self.image, size_mib, flush_us],
                                   stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         proc.cleanup.callback(self._end)
         if self.process.stdout.readline().strip() != "ready":

@@ -198,9 +198,14 @@ static int read_all(char **args) {
     int64_t *ends = calloc((size_t)partitions, sizeof *ends);
     for (int i = 0; i < partitions; i++) {
         int64_t low, high;
-        rd_kafka_resp_err_t failure = rd_kafka_query_watermark_offsets(kafka, topic, i, &low, &high, 20000);
-        if (failure)
-            die("offsets", rd_kafka_err2str(failure));
+        rd_kafka_resp_err_t failure;
+        double began = now();
+        /* A broker that has just restarted may not lead every partition yet. */
+        while ((failure = rd_kafka_query_watermark_offsets(kafka, topic, i, &low, &high, 20000))) {
+            if (now() - began > 30)
+                die("offsets", rd_kafka_err2str(failure));
+            usleep(100000);
+        }
         printf("E %d %lld %lld\n", i, (long long)low, (long long)high);
         ends[i] = high;
         if (high > low) {

@@ -21,11 +21,15 @@ const ROOT: INodeNo = INodeNo::ROOT;
 const FILE: INodeNo = INodeNo(2);
 const TTL: Duration = Duration::from_secs(3600);
 
-pub struct Image(pub Arc<Mutex<Disk>>);
+pub struct Image {
+    pub disk: Arc<Mutex<Disk>>,
+    /// How long a flush takes.
+    pub flush_time: Duration,
+}
 
 impl Image {
     fn disk(&self) -> MutexGuard<'_, Disk> {
-        self.0.lock().expect("no thread panics holding the disk")
+        self.disk.lock().expect("no thread panics holding the disk")
     }
 
     fn attributes(&self, inode: INodeNo) -> FileAttr {
@@ -129,7 +133,9 @@ impl Filesystem for Image {
 
     /// The flush of the device. (`Filesystem::flush` is what close() sends, and means nothing here.)
     fn fsync(&self, _: &Request, _: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
-        match self.disk().flush() {
+        let begun = self.disk().begin_flush();
+        std::thread::sleep(self.flush_time);
+        match begun.and_then(|flush| self.disk().end_flush(flush)) {
             Ok(()) => reply.ok(),
             Err(_) => reply.error(Errno::EIO),
         }
