@@ -46,14 +46,15 @@ class Producer:
     """One producing process; its acknowledgements go to a file outside the broker's disk."""
 
     def __init__(self, kind, number, broker, topic, partitions, folder, rate, size=(20, 1200), codec="none",
-                 count=None):
+                 count=None, bulk=False):
         self.number = number
         self.kind = kind
         self.path = folder / f"acked-{number}"
         with open(self.path, "wb") as out, open(folder / f"acked-{number}.err", "wb") as err:
             self.process = proc.start(
                 [*program(kind), "produce", broker.bootstrap, topic, partitions, number, rate, *size, codec,
-                 *([count] if count else [])], stdin=subprocess.PIPE, stdout=out, stderr=err)
+                 *([count] if count else [])], stdin=subprocess.PIPE, stdout=out, stderr=err,
+                env={**os.environ, "LOAD_BULK": "1"} if bulk else None)
 
     def logged(self):
         """Bytes of acknowledgements so far."""

@@ -206,6 +206,41 @@ def batch(values, key=None, attributes=0, producer_id=-1, producer_epoch=-1, bas
     return struct.pack(">qiibI", base_offset, len(body) + 9, -1, 2, crc32c(body)) + body
 
 
+def records(one):
+    """(offset, key, value) of an uncompressed batch as `batches` answers it."""
+    body, found = one["body"], []
+    at = 40
+
+    def number():
+        nonlocal at
+        value = shift = 0
+        while True:
+            byte = body[at]
+            at += 1
+            value |= (byte & 0x7F) << shift
+            shift += 7
+            if byte < 0x80:
+                return (value >> 1) ^ -(value & 1)
+
+    def blob():
+        nonlocal at
+        size = number()
+        if size < 0:
+            return None
+        at += size
+        return bytes(body[at - size:at])
+
+    for _ in range(one["count"]):
+        size = number()
+        end = at + size
+        at += 1
+        number()
+        offset = one["base_offset"] + number()
+        found.append((offset, blob(), blob()))
+        at = end
+    return found
+
+
 def batches(data):
     """Headers of the whole batches in `data`: dicts; a cut one at the end is left out."""
     found, at = [], 0

@@ -5,7 +5,8 @@
  *     Sends records round robin to partitions 0..PARTITIONS-1, RATE a second (0: as fast as it goes), with MIN to
  *     MAX bytes of padding, with acks=all and idempotence, until standard input ends or COUNT are sent; then
  *     waits until each is answered. Prints for every acknowledged record "A partition offset sequence", for every
- *     one given up "F partition sequence error", and at the end "done sent acked failed".
+ *     one given up "F partition sequence error", and at the end "done sent acked failed". With LOAD_BULK in the
+ *     environment batches have at most 8 records and wait longer to be full.
  *   load read BOOTSTRAP TOPIC PARTITIONS
  *     Reads every partition from its start to the end it has now, without a group. Prints "R partition offset
  *     producer sequence" for each record whose key and value are what `produce` makes, "BAD partition offset
@@ -107,6 +108,11 @@ static int produce(char **args, uint64_t count) {
     set(conf, "reconnect.backoff.ms", "50");
     set(conf, "reconnect.backoff.max.ms", "500");
     set(conf, "queue.buffering.max.messages", "20000");
+    if (getenv("LOAD_BULK")) { /* batches of 8 KiB in many partitions, for filling a broker */
+        set(conf, "linger.ms", "200");
+        set(conf, "queue.buffering.max.messages", "200000");
+        set(conf, "batch.num.messages", "8");
+    }
     set(conf, "log_level", "2");
     rd_kafka_conf_set_dr_msg_cb(conf, delivered);
     char error[256];
