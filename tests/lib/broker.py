@@ -176,7 +176,7 @@ def kcat(broker, *args, stdin=None, timeout=60, check=True):
 
 def cli(broker, *args, stdin=None, timeout=60, check=True):
     """A client subcommand of the tailrace binary."""
-    return proc.run([proof.binary(), *args, "--bootstrap", broker.bootstrap],
+    return proc.run([proof.binary(), *args, "--broker", broker.bootstrap],
                     stdin=stdin, timeout=timeout, check=check).stdout
 
 

@@ -1,14 +1,13 @@
-"""The broker's metrics that the proofs read, and its setting that one of them needs: one place for the names."""
+"""The broker's metrics that the proofs read: one place for their names."""
 
 REQUESTS = "tailrace_requests_total"
-HOPS = "tailrace_hops_total"
+HOPS = "tailrace_cross_shard_hops_total"
 COMMITS = "tailrace_journal_commits_total"
 SYNCS = "tailrace_journal_syncs_total"
+BACKGROUND_SYNCS = "tailrace_background_syncs_total"
 GROUPS = "tailrace_groups"
 CONNECTIONS = "tailrace_connections"
 MEMORY_USED = "tailrace_memory_used_bytes"
-
-ONE_COMMIT_IN_FLIGHT = {"TAILRACE_JOURNAL_COMMITS_IN_FLIGHT": "1"}
 
 
 def by_shard(broker, name):
