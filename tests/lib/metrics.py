@@ -7,6 +7,7 @@ SYNCS = "tailrace_journal_syncs_total"
 BACKGROUND_SYNCS = "tailrace_background_syncs_total"
 GROUPS = "tailrace_groups"
 CONNECTIONS = "tailrace_connections"
+MALFORMED = "tailrace_malformed_requests_total"
 MEMORY_USED = "tailrace_memory_used_bytes"
 
 
