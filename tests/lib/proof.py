@@ -74,7 +74,7 @@ class Proof:
             "pass": not self.failures,
             "commit": commit(),
             "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
-            "command": " ".join(["tests/show/" + self.item, *sys.argv[1:]]),
+            "command": " ".join([program(), *sys.argv[1:]]),
             "figures": self.figures,
             "thresholds": self.thresholds,
         }
@@ -88,6 +88,11 @@ class Proof:
 
     def _too_long(self, _number, _frame):
         raise proc.Failed(f"longer than its limit of {self.limit_s} s")
+
+
+def program():
+    """The path of the running proof, from the root of the project."""
+    return os.path.relpath(os.path.realpath(sys.argv[0]), proc.ROOT)
 
 
 def commit():
