@@ -167,7 +167,10 @@ impl Janitor {
         let j = self.inner.journal.borrow();
         let c = self.inner.checkpoint.borrow();
         let half = j.live_bytes() * 2 > j.capacity_bytes();
-        half || !self.inner.reported.get() || !c.trash.is_empty() || !c.removed.is_empty()
+        half || !self.inner.reported.get()
+            || (self.inner.covered.all() && !self.inner.tidied.get())
+            || !c.trash.is_empty()
+            || !c.removed.is_empty()
     }
 
     fn checkpoint_due(&self) -> bool {
@@ -183,7 +186,8 @@ impl Janitor {
     }
 
     fn waits_for_pause(&self) -> bool {
-        self.wants_checkpoint() && !self.checkpoint_due()
+        // Another shard's last word doesn't wake this one.
+        !self.inner.tidied.get() || (self.wants_checkpoint() && !self.checkpoint_due())
     }
 
     /// L8: segments and directories synced, checkpoint synced, tail moved; then files that nothing names any more go.
@@ -198,7 +202,13 @@ impl Janitor {
                 j.lsn_behind(keep).unwrap_or(j.durable_lsn())
             }
         };
-        self.free(target).await?;
+        if let Some(carried) = self.free(target, true).await?
+            && !self.durable_or_stalled(carried).await
+        {
+            // The copies can't get into the journal before it lets go of something: write everything out instead.
+            let everything = inner.journal.borrow().open_lsn();
+            self.free(everything, false).await?;
+        }
         self.sync_segments().await?;
         let trash = std::mem::take(&mut inner.checkpoint.borrow_mut().trash);
         self.write_checkpoint().await?;
@@ -208,39 +218,59 @@ impl Janitor {
         self.remove(trash).await
     }
 
-    /// L6: makes every block before `target` unneeded.
-    async fn free(&self, target: Lsn) -> Result<(), LogError> {
+    /// L6: makes every block before `target` unneeded, once the returned commit, which holds the last of what was carried, is durable.
+    async fn free(&self, target: Lsn, may_carry: bool) -> Result<Option<Lsn>, LogError> {
         let ids: Vec<ReplicaId> = self.inner.replicas.borrow().keys().copied().collect();
-        let mut may_carry = self.inner.journal.borrow().capacity_bytes() / 8;
+        let mut may_carry = if may_carry {
+            self.inner.journal.borrow().capacity_bytes() / 8
+        } else {
+            0
+        };
+        let mut carried = None;
+        let holds = |r: &Replica| r.borrow().bytes_from().is_some_and(|lsn| lsn <= target);
         for id in ids {
             let Some(r) = self.inner.replica(id) else {
                 continue;
             };
-            if r.borrow().bytes_from().is_none_or(|lsn| lsn > target) {
+            if !holds(&r) {
                 continue;
             }
             if r.borrow().pending_bytes > CARRY_BYTES {
                 self.write_out(&r, false).await?;
             }
-            let small = r.borrow().bytes_from().is_some_and(|lsn| lsn <= target)
-                && self.carry(&r, &mut may_carry);
-            if !small && r.borrow().bytes_from().is_some_and(|lsn| lsn <= target) {
-                self.write_out(&r, true).await?;
-                // What is left isn't committed: it can only be carried.
-                let left = r.borrow().bytes_from().is_some_and(|lsn| lsn <= target);
-                if left {
-                    let mut any = u64::MAX;
-                    self.carry(&r, &mut any);
+            if holds(&r) {
+                match self.carry(&r, &mut may_carry) {
+                    Some(lsn) => carried = Some(lsn),
+                    None => {
+                        self.write_out(&r, true).await?;
+                    }
                 }
             }
             self.inner.submit(false);
             rt::yield_if_needed().await;
         }
-        Ok(())
+        Ok(carried)
+    }
+
+    /// Waits until a commit is durable; `false` when the journal has no room for it.
+    async fn durable_or_stalled(&self, lsn: Lsn) -> bool {
+        loop {
+            let notified = self.inner.durable.notified();
+            {
+                let j = self.inner.journal.borrow();
+                if j.durable_lsn() >= lsn {
+                    return true;
+                }
+                if j.stalled() || j.failed() {
+                    return false;
+                }
+            }
+            notified.await;
+        }
     }
 
     /// Writes a small tail into the journal again, where there is room for it.
-    fn carry(&self, r: &Replica, may_carry: &mut u64) -> bool {
+    fn carry(&self, r: &Replica, may_carry: &mut u64) -> Option<Lsn> {
         let mut r = r.borrow_mut();
         let mut j = self.inner.journal.borrow_mut();
         let from = r.written_out.next();
@@ -249,19 +279,16 @@ impl Janitor {
         let room = j
             .capacity_bytes()
             .saturating_sub(j.live_bytes() + j.waiting_bytes() as u64);
-        let unlimited = *may_carry == u64::MAX;
-        if !unlimited && (tail > *may_carry || tail > 4 * CARRY_BYTES || tail * 4 > room) {
-            return false;
+        if tail > *may_carry || tail > 4 * CARRY_BYTES || room < COMMIT_BYTES as u64 * 4 {
+            return None;
         }
         // A damaged entry can't be carried; write-out leaves its mark in the segment.
         if r.slots.iter().skip(skip).any(|s| s.data.is_none()) {
-            return false;
+            return None;
         }
-        if !unlimited {
-            *may_carry -= tail;
-        }
+        *may_carry -= tail;
         r.carry(&mut j);
-        true
+        Some(j.open_lsn())
     }
 
     async fn sync_segments(&self) -> Result<(), LogError> {
@@ -375,13 +402,18 @@ impl Janitor {
 
     /// A replica's frame, in one step with the seal that separates the records it reflects from those that come after.
     fn capture(&self, r: &Replica, base: bool) -> Option<ReplicaFrame> {
-        let mut state = r.borrow_mut();
-        if !base && !state.frame_dirty {
+        let (id, dirty) = {
+            let r = r.borrow();
+            (r.id, r.frame_dirty)
+        };
+        if !base && !dirty {
             return None;
         }
+        // Nothing is borrowed while the layer above answers.
         let source = self.inner.source.borrow().clone()?;
+        let captured = source.capture(id);
+        let mut state = r.borrow_mut();
         let mut journal = self.inner.journal.borrow_mut();
-        let captured = source.capture(state.id);
         assert!(
             captured.applied <= state.commit,
             "only committed entries are applied"
@@ -412,23 +444,23 @@ impl Janitor {
             inner.reported.set(true);
             inner.covered.done();
         }
-        let first_own = inner.first_own_lsn;
-        let lsn = if inner.covered.all() {
-            needed
-        } else {
-            needed.min(first_own)
-        };
-        let superblock = inner.journal.borrow().superblock_with_tail(lsn, sequence);
+        // What an earlier start wrote here may be another shard's now: nothing of it goes before every shard has covered its own.
+        if !inner.covered.all() {
+            return Ok(());
+        }
+        let superblock = inner
+            .journal
+            .borrow()
+            .superblock_with_tail(needed, sequence);
         if let Some(s) = superblock {
             inner.write_superblock(&s).await?;
             inner.journal.borrow_mut().adopt(s);
             inner.submit(false);
         }
-        if inner.covered.all() {
-            let orphans = std::mem::take(&mut *inner.orphans.borrow_mut());
-            for path in orphans {
-                shrink_and_remove(&path).await?;
-            }
+        inner.tidied.set(true);
+        let orphans = std::mem::take(&mut *inner.orphans.borrow_mut());
+        for path in orphans {
+            shrink_and_remove(&path).await?;
         }
         Ok(())
     }

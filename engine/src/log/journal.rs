@@ -140,6 +140,15 @@ impl Journal {
         self.failed = true;
     }
 
+    /// Something waits, nothing is in flight, and there is no room for it in the ring: only reclaim helps.
+    pub fn stalled(&self) -> bool {
+        let waiting = self.closed.front().unwrap_or(&self.open);
+        let used = HEADER_BYTES + self.previous_directory.len() + waiting.records.len();
+        !waiting.records.is_empty()
+            && self.not_completed == 0
+            && self.place(block::block_bytes(used) as u64).is_none()
+    }
+
     /// Bytes from the tail to the head.
     pub fn live_bytes(&self) -> u64 {
         let (head, tail) = (self.head.position, self.superblock.tail.position);

@@ -67,12 +67,12 @@ pub enum LogError {
 
 /// The state of the layer above at one point of a replica's log.
 pub struct Captured {
-    /// The index up to which `state` has everything applied; at least the replica's commit index as last told by `set_commit`.
+    /// The index up to which `state` has everything applied: the replica's commit index as last told by `set_commit`.
     pub applied: RaftIndex,
     pub state: Bytes,
 }
 
-/// Asked for a replica's state when a checkpoint is made. Synchronous; must not call back into the log.
+/// Asked for a replica's state when a checkpoint is made. Synchronous; may read the log, must not change it.
 pub trait StateSource {
     fn capture(&self, replica: ReplicaId) -> Captured;
 }

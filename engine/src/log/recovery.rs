@@ -414,16 +414,15 @@ async fn load_checkpoint(cfg: &StoreConfig, owner: Owner) -> Result<Option<Loade
 
 /// Reads everything that earlier starts left and raises the boot epoch durably. Run once, before any shard opens its log.
 pub async fn recover(cfg: &StoreConfig) -> Result<Recovery, LogError> {
-    for dir in [
-        &cfg.data_dir,
-        &cfg.journal_dir().to_owned(),
-        &partitions_dir(&cfg.data_dir),
-    ] {
+    let create = async |dir: &Path| {
         rt::fs::create_dir_all(dir)
             .await
-            .map_err(io_error("cannot create", dir))?;
-    }
+            .map_err(io_error("cannot create", dir))
+    };
+    create(&cfg.data_dir).await?;
     let node = node_file::raise_boot_epoch(&cfg.data_dir).await?;
+    create(cfg.journal_dir()).await?;
+    create(&partitions_dir(&cfg.data_dir)).await?;
     let mut assembly = Assembly {
         replicas: BTreeMap::new(),
         report: RecoveryReport::default(),

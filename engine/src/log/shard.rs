@@ -68,11 +68,11 @@ pub(crate) struct Inner {
     pub cache: RefCell<Cache>,
     pub checkpoint: RefCell<CheckpointState>,
     pub covered: Arc<Covered>,
-    /// The first commit of this start.
-    pub first_own_lsn: Lsn,
     pub orphans: RefCell<Vec<PathBuf>>,
     /// This shard has reported to `covered`.
     pub reported: Cell<bool>,
+    /// Every shard had reported when this one moved its tail.
+    pub tidied: Cell<bool>,
     /// Replicas with enough to write out.
     pub write_queue: RefCell<VecDeque<ReplicaId>>,
     pub durable: Notify,
@@ -310,9 +310,9 @@ impl ShardLog {
                 trash: Vec::new(),
             }),
             covered: part.covered,
-            first_own_lsn: end.lsn,
             orphans: RefCell::new(part.orphans),
             reported: Cell::new(false),
+            tidied: Cell::new(false),
             write_queue: RefCell::default(),
             durable: Notify::default(),
             janitor: Notify::default(),

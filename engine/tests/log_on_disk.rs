@@ -1,0 +1,274 @@
+//! The log over the real runtime and a real directory: what is durable comes back, from memory, from segments, after every kind of start.
+#![cfg(not(tailrace_sim))]
+
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::sync::{Arc, Mutex};
+
+use bytes::Bytes;
+use engine::batch::{BatchHeader, testing};
+use engine::log::{
+    Captured, LogPolicy, Read, ReplicaLog, Restored, ShardLog, StateSource, StoreConfig, recover,
+};
+use engine::memory::Budget;
+use engine::metrics::ShardMetrics;
+use engine::rt::{self, Launch};
+use engine::types::*;
+use uuid::Uuid;
+
+/// Says that everything committed is applied.
+struct Applied(ShardLog);
+
+impl StateSource for Applied {
+    fn capture(&self, id: ReplicaId) -> Captured {
+        Captured {
+            applied: self
+                .0
+                .replica(id)
+                .expect("asked of replicas that are here")
+                .commit(),
+            state: Bytes::from_static(b"state"),
+        }
+    }
+}
+
+fn group(partition: i32) -> GroupId {
+    GroupId {
+        topic: TopicId(Uuid::from_u128(77)),
+        partition,
+    }
+}
+
+fn config(dir: &Path, shards: u16) -> StoreConfig {
+    StoreConfig {
+        data_dir: dir.to_owned(),
+        journal_dir: None,
+        shards,
+        memory_per_shard: 128 << 20,
+    }
+}
+
+struct Shard {
+    log: ShardLog,
+    replicas: Vec<ReplicaLog>,
+}
+
+impl Shard {
+    fn entry(&self, r: &ReplicaLog, records: i32, bytes: usize) -> Entry {
+        let base = r.log_end_offset();
+        let mut e = Entry {
+            index: r.last_index().next(),
+            term: Term(1),
+            kind: EntryKind::Batch,
+            base_offset: base,
+            next_offset: Offset(base.0 + i64::from(records)),
+            data: Bytes::new(),
+        };
+        e.data = testing::batch(records, bytes, None).stamped(base, LeaderEpoch(1));
+        e
+    }
+
+    /// Appends to every replica, waits until it is durable, commits.
+    async fn produce(&self, rounds: usize, records: i32, bytes: usize) {
+        for _ in 0..rounds {
+            let mut last = Lsn(0);
+            for r in &self.replicas {
+                let e = self.entry(r, records, bytes);
+                last = r.append(None, &[e]);
+            }
+            self.log.end_turn();
+            while self.log.durable_lsn() < last {
+                self.log.durable_past(self.log.durable_lsn()).await;
+            }
+            for r in &self.replicas {
+                r.set_commit(r.last_index());
+            }
+        }
+    }
+
+    /// Reads every replica from its start and checks that offsets are dense and bytes right.
+    async fn check(&self, batches: usize, records: i32, bytes: usize) {
+        for r in &self.replicas {
+            let mut at = r.log_start_offset();
+            let mut seen = 0;
+            while at < r.high_watermark() {
+                let got = r
+                    .read_whole(at, 300_000, r.high_watermark())
+                    .await
+                    .unwrap()
+                    .unwrap();
+                assert!(
+                    !got.is_empty(),
+                    "a read below the high watermark gives something"
+                );
+                for b in got {
+                    let h = BatchHeader::parse(&b).unwrap();
+                    assert_eq!(h.base_offset, at);
+                    assert_eq!(
+                        b,
+                        testing::batch(records, bytes, None).stamped(at, LeaderEpoch(1))
+                    );
+                    at = h.next_offset();
+                    seen += 1;
+                }
+            }
+            assert_eq!(seen, batches, "replica {}", r.id());
+        }
+    }
+}
+
+/// One start: recovers on shard 0 of one thread per shard, then runs `body` on each.
+fn start<F, Fut>(dir: &Path, shards: u16, replicas: u64, body: F)
+where
+    F: Fn(Rc<Shard>) -> Fut + Send + Clone + 'static,
+    Fut: Future<Output = ()> + 'static,
+{
+    let parts = Arc::new(Mutex::new(None));
+    let cfg = config(dir, shards);
+    let launch = Launch {
+        shards,
+        overprovisioned: true,
+        cpus: None,
+        seed: None,
+    };
+    rt::launch(launch, move |shard| {
+        let (cfg, body, parts) = (cfg.clone(), body.clone(), parts.clone());
+        async move {
+            if shard.0 == 0 {
+                let r = recover(&cfg).await.unwrap();
+                let parts_of_shards: Vec<_> = r.shards.into_iter().map(Some).collect();
+                *parts.lock().unwrap() = Some(parts_of_shards);
+            }
+            let part = loop {
+                if let Some(p) = parts.lock().unwrap().as_mut() {
+                    break p[usize::from(shard.0)].take().unwrap();
+                }
+                rt::sleep(std::time::Duration::from_millis(1)).await;
+            };
+            let metrics = Rc::new(ShardMetrics::default());
+            let budget = Budget::new(cfg.memory_per_shard);
+            let (log, restored) =
+                ShardLog::open(Rc::new(cfg.clone()), shard, part, budget, metrics)
+                    .await
+                    .unwrap();
+            let mut logs: Vec<ReplicaLog> = restored.into_iter().map(|r: Restored| r.log).collect();
+            for id in 1..=replicas {
+                let mine = shard_of(group(id as i32), cfg.shards) == shard;
+                if mine && log.replica(ReplicaId(id)).is_none() {
+                    logs.push(
+                        log.create(ReplicaId(id), group(id as i32), Bytes::from_static(b"new"))
+                            .unwrap()
+                            .0,
+                    );
+                }
+            }
+            for l in &logs {
+                // A sole voter commits what is durable when it is elected again.
+                l.set_commit(l.last_index());
+                l.set_policy(LogPolicy {
+                    segment_bytes: 1 << 20,
+                    ..LogPolicy::default()
+                });
+            }
+            log.set_on_failure(Rc::new(|e| panic!("the log failed: {e}")));
+            log.set_state_source(Rc::new(Applied(log.clone())));
+            body(Rc::new(Shard {
+                log,
+                replicas: logs,
+            }))
+            .await;
+        }
+    })
+    .unwrap();
+}
+
+fn temp(name: &str) -> PathBuf {
+    let dir = PathBuf::from(env!("CARGO_TARGET_TMPDIR"))
+        .join(format!("log-{name}-{}", std::process::id()));
+    let _ = std::fs::remove_dir_all(&dir);
+    std::fs::create_dir_all(&dir).unwrap();
+    dir
+}
+
+#[test]
+fn what_is_durable_comes_back_from_the_journal() {
+    let dir = temp("journal");
+    start(&dir, 1, 3, |s| async move {
+        s.produce(50, 3, 20).await;
+        s.check(50, 3, 20).await;
+    });
+    for round in 1..4 {
+        start(&dir, 1, 3, move |s| async move {
+            s.check(50 * round, 3, 20).await;
+            s.produce(50, 3, 20).await;
+        });
+    }
+    std::fs::remove_dir_all(dir).unwrap();
+}
+
+#[test]
+fn segments_checkpoints_and_a_clean_end() {
+    let dir = temp("segments");
+    start(&dir, 1, 2, |s| async move {
+        // 60 MiB through a journal of 32: it must let go of old blocks, and memory of old batches.
+        s.produce(300, 10, 10_000).await;
+        s.check(300, 10, 10_000).await;
+        s.log.close().await.unwrap();
+    });
+    start(&dir, 1, 2, |s| async move {
+        s.check(300, 10, 10_000).await;
+        s.produce(300, 10, 10_000).await;
+    });
+    start(
+        &dir,
+        1,
+        2,
+        |s| async move { s.check(600, 10, 10_000).await },
+    );
+    std::fs::remove_dir_all(dir).unwrap();
+}
+
+#[test]
+fn another_number_of_shards() {
+    let dir = temp("shards");
+    start(&dir, 1, 6, |s| async move { s.produce(40, 2, 3000).await });
+    for (round, shards) in [2u16, 3, 1, 2].into_iter().enumerate() {
+        start(&dir, shards, 6, move |s| async move {
+            s.check(40 * (round + 1), 2, 3000).await;
+            s.produce(40, 2, 3000).await;
+        });
+    }
+    start(&dir, 1, 6, |s| async move {
+        s.check(200, 2, 3000).await;
+        s.log.close().await.unwrap();
+    });
+    assert!(
+        !dir.join("journal-1").exists(),
+        "journals of shards that are no more go once they are covered"
+    );
+    start(&dir, 1, 6, |s| async move { s.check(200, 2, 3000).await });
+    std::fs::remove_dir_all(dir).unwrap();
+}
+
+#[test]
+fn a_trimmed_log_starts_later_and_a_removed_one_is_gone() {
+    let dir = temp("trim");
+    start(&dir, 1, 2, |s| async move {
+        s.produce(300, 10, 1_000).await;
+        let r = &s.replicas[0];
+        r.set_log_start(Offset(2000));
+        assert!(matches!(
+            r.read(Offset(1999), 100, Offset(3000)),
+            Read::OutOfRange
+        ));
+        s.log.remove(s.replicas[1].id());
+        s.log.end_turn();
+        s.log.close().await.unwrap();
+    });
+    start(&dir, 1, 0, |s| async move {
+        assert_eq!(s.replicas.len(), 1);
+        assert_eq!(s.replicas[0].log_start_offset(), Offset(2000));
+        s.check(100, 10, 1_000).await;
+    });
+    std::fs::remove_dir_all(dir).unwrap();
+}
