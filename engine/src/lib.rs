@@ -3,6 +3,8 @@
 //! The crate knows nothing of Raft, Kafka requests or clusters. It stores entries ([`types::Entry`]) for replicas, tells when they are
 //! durable, and gives them back. Read the modules in this order: [`types`], [`limits`], [`batch`], [`rt`], [`ring`], [`memory`], [`log`].
 
+#![cfg(not(loom))] // The rings alone are checked there: see tests/loom.rs.
+
 pub mod batch;
 pub mod limits;
 pub mod log;

@@ -83,7 +83,7 @@ struct Out<M> {
 }
 
 /// What came over the rings.
-pub(super) enum Event<M> {
+pub(crate) enum Event<M> {
     Message(usize, M),
     /// A participant is gone and everything it sent has been delivered.
     Gone(usize),
@@ -164,12 +164,12 @@ impl<M: Send> Port<M> {
     }
 
     /// Asks for an [`Event::Room`] when the ring to `to` has room.
-    pub(super) fn want_room(&self, to: usize) {
+    pub(crate) fn want_room(&self, to: usize) {
         self.out[to].wanted.set(true);
     }
 
     /// Like `recv`, with everything that can happen. One task at a time.
-    pub(super) fn poll_event(&self, cx: &mut Context<'_>) -> Poll<Event<M>> {
+    pub(crate) fn poll_event(&self, cx: &mut Context<'_>) -> Poll<Event<M>> {
         self.flush();
         if let Some(event) = self.take() {
             return Poll::Ready(event);
@@ -202,7 +202,7 @@ impl<M: Send> Port<M> {
     }
 
     /// Wakes who receives on this port, so that it flushes after the tasks that run now.
-    pub(super) fn poke(&self) {
+    pub(crate) fn poke(&self) {
         if let Some(w) = self.receiver.borrow().as_ref() {
             w.wake_by_ref();
         }

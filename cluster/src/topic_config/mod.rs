@@ -1,0 +1,343 @@
+//! Topic configuration: the table of configs ([`table`]), their values ([`value`]), how a topic's own settings become a [`TopicConfig`], how incremental
+//! changes apply, and what DescribeConfigs answers.
+//!
+//! A topic's own settings are a map from name to text, checked by [`check_overrides`] before they enter the metadata group; so everything in the
+//! metadata parses, and [`TopicConfig::from_overrides`] can't fail on it.
+
+pub mod table;
+pub mod value;
+
+use std::collections::BTreeMap;
+
+use engine::log::LogPolicy;
+use table::{Definition, Effect, TABLE, definition};
+use value::{Value, ValueType, parse, split_list};
+
+use crate::error::{Refusal, Refused};
+use crate::limits::CONFIG_OPS;
+
+/// How batches are stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CompressionType {
+    /// As they were sent.
+    Producer,
+    Uncompressed,
+    Gzip,
+    Snappy,
+    Lz4,
+    Zstd,
+}
+
+/// Whose clock stamps records.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TimestampType {
+    CreateTime,
+    LogAppendTime,
+}
+
+/// What is in force for a topic. Units are in the names, as in Kafka's own; -1 is "no limit" where Kafka says so.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TopicConfig {
+    /// Whether retention removes old segments (cleanup.policy has `delete`).
+    pub cleanup_delete: bool,
+    pub compression_type: CompressionType,
+    pub compression_gzip_level: i32,
+    pub compression_lz4_level: i32,
+    pub compression_zstd_level: i32,
+    pub max_decompressed_message_bytes: i32,
+    pub max_message_bytes: i32,
+    pub message_timestamp_type: TimestampType,
+    pub message_timestamp_before_max_ms: i64,
+    pub message_timestamp_after_max_ms: i64,
+    pub min_insync_replicas: i32,
+    pub retention_bytes: i64,
+    pub retention_ms: i64,
+    pub segment_bytes: i32,
+    pub segment_ms: i64,
+    pub write_caching: bool,
+}
+
+impl Default for TopicConfig {
+    fn default() -> TopicConfig {
+        TopicConfig::from_overrides(&BTreeMap::new())
+    }
+}
+
+impl TopicConfig {
+    /// What is in force when these are a topic's own settings. Text that doesn't parse (written by a version with other rules) counts as not set.
+    pub fn from_overrides(overrides: &BTreeMap<String, String>) -> TopicConfig {
+        let value = |name: &str| {
+            let d = definition(name).expect("only names of the table are asked for");
+            overrides
+                .get(name)
+                .and_then(|text| parse(d, text).ok())
+                .unwrap_or_else(|| parse(d, d.default).expect("a test parses every default"))
+        };
+        let int = |name: &str| match value(name) {
+            Value::Int(v) => v,
+            other => unreachable!("{name} is an int in the table, not {other:?}"),
+        };
+        let long = |name: &str| match value(name) {
+            Value::Long(v) => v,
+            other => unreachable!("{name} is a long in the table, not {other:?}"),
+        };
+        TopicConfig {
+            cleanup_delete: matches!(value("cleanup.policy"), Value::List(l) if l.iter().any(|p| p == "delete")),
+            compression_type: match value("compression.type").to_string().as_str() {
+                "uncompressed" => CompressionType::Uncompressed,
+                "gzip" => CompressionType::Gzip,
+                "snappy" => CompressionType::Snappy,
+                "lz4" => CompressionType::Lz4,
+                "zstd" => CompressionType::Zstd,
+                _ => CompressionType::Producer,
+            },
+            compression_gzip_level: int("compression.gzip.level"),
+            compression_lz4_level: int("compression.lz4.level"),
+            compression_zstd_level: int("compression.zstd.level"),
+            max_decompressed_message_bytes: int("max.decompressed.message.bytes"),
+            max_message_bytes: int("max.message.bytes"),
+            message_timestamp_type: match value("message.timestamp.type").to_string().as_str() {
+                "LogAppendTime" => TimestampType::LogAppendTime,
+                _ => TimestampType::CreateTime,
+            },
+            message_timestamp_before_max_ms: long("message.timestamp.before.max.ms"),
+            message_timestamp_after_max_ms: long("message.timestamp.after.max.ms"),
+            min_insync_replicas: int("min.insync.replicas"),
+            retention_bytes: long("retention.bytes"),
+            retention_ms: long("retention.ms"),
+            segment_bytes: int("segment.bytes"),
+            segment_ms: long("segment.ms"),
+            write_caching: value("write.caching") == Value::Boolean(true),
+        }
+    }
+
+    /// What of it the log of a partition goes by.
+    pub fn log_policy(&self) -> LogPolicy {
+        let kept_for_ever = |limit: i64| if self.cleanup_delete { limit } else { -1 };
+        LogPolicy {
+            segment_bytes: u64::from(self.segment_bytes.unsigned_abs()),
+            segment_ms: self.segment_ms,
+            retention_ms: kept_for_ever(self.retention_ms),
+            retention_bytes: kept_for_ever(self.retention_bytes),
+        }
+    }
+}
+
+/// What an incremental change does with one config; the numbers are Kafka's own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(i8)]
+pub enum AlterOp {
+    Set = 0,
+    Delete = 1,
+    Append = 2,
+    Subtract = 3,
+}
+
+impl AlterOp {
+    pub fn from_code(code: i8) -> Option<AlterOp> {
+        Some(match code {
+            0 => AlterOp::Set,
+            1 => AlterOp::Delete,
+            2 => AlterOp::Append,
+            3 => AlterOp::Subtract,
+            _ => return None,
+        })
+    }
+}
+
+/// One step of an incremental change.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConfigOp {
+    pub name: String,
+    pub op: AlterOp,
+    pub value: Option<String>,
+}
+
+/// Checks the settings of a new topic and brings them into canonical form.
+pub fn check_overrides<'a>(
+    configs: impl IntoIterator<Item = (&'a str, Option<&'a str>)>,
+) -> Result<BTreeMap<String, String>, Refused> {
+    let mut checked = BTreeMap::new();
+    for (i, (name, value)) in configs.into_iter().enumerate() {
+        if i >= CONFIG_OPS {
+            return Err(too_many());
+        }
+        let Some(value) = value else {
+            return Err(invalid(format!("Null value for {name}.")));
+        };
+        let text = accept(name, value)?;
+        checked.insert(name.to_string(), text);
+    }
+    Ok(checked)
+}
+
+/// Applies an incremental change to a topic's own settings. Nothing is changed when one step is refused.
+pub fn alter(
+    overrides: &BTreeMap<String, String>,
+    ops: &[ConfigOp],
+) -> Result<BTreeMap<String, String>, Refused> {
+    if ops.len() > CONFIG_OPS {
+        return Err(too_many());
+    }
+    let mut altered = overrides.clone();
+    for (i, op) in ops.iter().enumerate() {
+        if ops[..i].iter().any(|earlier| earlier.name == op.name) {
+            return Err(Refused::new(
+                Refusal::InvalidRequest,
+                format!("The config {} is named twice.", op.name),
+            ));
+        }
+        let d = known(&op.name)?;
+        if op.op == AlterOp::Delete {
+            altered.remove(&op.name);
+            continue;
+        }
+        let Some(value) = &op.value else {
+            return Err(invalid(format!("Null value for {}.", op.name)));
+        };
+        let text = match op.op {
+            AlterOp::Set | AlterOp::Delete => accept(&op.name, value)?,
+            AlterOp::Append | AlterOp::Subtract => {
+                if d.value_type != ValueType::List {
+                    return Err(invalid(format!(
+                        "{} is no list, so nothing can be appended to it or subtracted from it.",
+                        op.name
+                    )));
+                }
+                let now = altered.get(&op.name).map_or(d.default, String::as_str);
+                let mut items = split_list(now);
+                let named = split_list(value);
+                if op.op == AlterOp::Append {
+                    for item in named {
+                        if !items.contains(&item) {
+                            items.push(item);
+                        }
+                    }
+                } else {
+                    items.retain(|item| !named.contains(item));
+                }
+                accept(&op.name, &items.join(","))?
+            }
+        };
+        altered.insert(op.name.clone(), text);
+    }
+    Ok(altered)
+}
+
+/// A value in canonical form, if Tailrace can honour it.
+fn accept(name: &str, text: &str) -> Result<String, Refused> {
+    let d = known(name)?;
+    let value = parse(d, text)?;
+    let canonical = value.to_string();
+    if let Effect::Refused(why) = d.effect
+        && parse(d, d.default).as_ref() != Ok(&value)
+    {
+        return Err(invalid(format!(
+            "{name} can't be set to '{canonical}': {why}. Only its default, '{}', is taken.",
+            d.default
+        )));
+    }
+    if name == "cleanup.policy" && canonical.contains("compact") {
+        return Err(invalid(
+            "cleanup.policy can't have 'compact': Tailrace doesn't compact topics yet.".into(),
+        ));
+    }
+    Ok(canonical)
+}
+
+fn known(name: &str) -> Result<&'static Definition, Refused> {
+    definition(name).ok_or_else(|| {
+        let shown: String = name.chars().take(64).collect();
+        invalid(format!(
+            "Unknown topic config name: {}",
+            shown.escape_debug()
+        ))
+    })
+}
+
+fn invalid(message: String) -> Refused {
+    Refused::new(Refusal::InvalidConfig, message)
+}
+
+fn too_many() -> Refused {
+    Refused::new(
+        Refusal::InvalidRequest,
+        format!("More than {CONFIG_OPS} configs in one change."),
+    )
+}
+
+/// Where a value comes from; the numbers are DescribeConfigs' own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(i8)]
+pub enum ConfigSource {
+    Topic = 1,
+    StaticBroker = 4,
+    Default = 5,
+}
+
+/// One place that gives a value to a config.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Synonym {
+    pub name: String,
+    pub value: Option<String>,
+    pub source: ConfigSource,
+}
+
+/// One row of DescribeConfigs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConfigRow {
+    pub name: &'static str,
+    pub value: Option<String>,
+    pub read_only: bool,
+    pub source: ConfigSource,
+    pub sensitive: bool,
+    /// What gives it a value, what counts first.
+    pub synonyms: Vec<Synonym>,
+    pub value_type: ValueType,
+    pub documentation: &'static str,
+}
+
+/// DescribeConfigs for a topic with these settings: what has an effect, and what was set although it is the default. `wanted` narrows it to some names.
+pub fn describe(overrides: &BTreeMap<String, String>, wanted: Option<&[&str]>) -> Vec<ConfigRow> {
+    TABLE
+        .iter()
+        .filter(|d| wanted.is_none_or(|names| names.contains(&d.name)))
+        .filter(|d| d.effect == Effect::Works || overrides.contains_key(d.name))
+        .map(|d| row(d, overrides.get(d.name)))
+        .collect()
+}
+
+fn row(d: &Definition, own: Option<&String>) -> ConfigRow {
+    let mut synonyms = Vec::with_capacity(2);
+    if let Some(value) = own {
+        synonyms.push(Synonym {
+            name: d.name.to_string(),
+            value: Some(value.clone()),
+            source: ConfigSource::Topic,
+        });
+    }
+    if let Some(broker_name) = d.broker_name {
+        synonyms.push(Synonym {
+            name: broker_name.to_string(),
+            value: Some(d.default.to_string()),
+            source: ConfigSource::Default,
+        });
+    }
+    ConfigRow {
+        name: d.name,
+        value: Some(own.cloned().unwrap_or_else(|| d.default.to_string())),
+        read_only: false,
+        source: if own.is_some() {
+            ConfigSource::Topic
+        } else {
+            ConfigSource::Default
+        },
+        sensitive: false,
+        synonyms,
+        value_type: d.value_type,
+        documentation: d.documentation,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,173 @@
+use proptest::prelude::*;
+
+use super::*;
+
+fn set(name: &str, value: &str) -> ConfigOp {
+    ConfigOp {
+        name: name.into(),
+        op: AlterOp::Set,
+        value: Some(value.into()),
+    }
+}
+
+fn refusal(ops: &[ConfigOp]) -> Refusal {
+    alter(&BTreeMap::new(), ops).unwrap_err().refusal
+}
+
+#[test]
+fn defaults_are_kafkas() {
+    let config = TopicConfig::default();
+    assert_eq!(config.retention_ms, 7 * 24 * 3600 * 1000);
+    assert_eq!(config.retention_bytes, -1);
+    assert_eq!(config.segment_bytes, 1 << 30);
+    assert_eq!(config.max_message_bytes, 1_048_588);
+    assert_eq!(config.compression_type, CompressionType::Producer);
+    assert_eq!(config.message_timestamp_type, TimestampType::CreateTime);
+    assert!(config.cleanup_delete);
+    assert!(!config.write_caching);
+}
+
+#[test]
+fn settings_take_effect() {
+    let own = check_overrides([
+        ("retention.ms", Some(" 1000 ")),
+        ("compression.type", Some("zstd")),
+        ("message.timestamp.type", Some("LogAppendTime")),
+        ("write.caching", Some("TRUE")),
+        ("cleanup.policy", Some("")),
+    ])
+    .unwrap();
+    let config = TopicConfig::from_overrides(&own);
+    assert_eq!(config.retention_ms, 1000);
+    assert_eq!(config.compression_type, CompressionType::Zstd);
+    assert_eq!(config.message_timestamp_type, TimestampType::LogAppendTime);
+    assert!(config.write_caching);
+    assert!(!config.cleanup_delete);
+    assert_eq!(own["retention.ms"], "1000", "stored in canonical form");
+    assert_eq!(own["write.caching"], "true");
+}
+
+#[test]
+fn what_has_no_effect_is_refused_unless_it_is_the_default() {
+    let refused = alter(&BTreeMap::new(), &[set("flush.messages", "1")]).unwrap_err();
+    assert_eq!(refused.refusal, Refusal::InvalidConfig);
+    assert!(
+        refused.message.contains("syncs every"),
+        "{}",
+        refused.message
+    );
+    let own = alter(
+        &BTreeMap::new(),
+        &[set("flush.messages", "9223372036854775807")],
+    )
+    .unwrap();
+    assert_eq!(own.len(), 1);
+    assert!(alter(&own, &[set("min.cleanable.dirty.ratio", "0.50")]).is_ok());
+}
+
+#[test]
+fn bad_values_and_names_are_refused() {
+    for (name, value) in [
+        ("retention.ms", "-2"),
+        ("retention.ms", "soon"),
+        ("retention.ms", "9223372036854775808"),
+        ("segment.bytes", "1048575"),
+        ("segment.bytes", "2147483648"),
+        ("compression.type", "brotli"),
+        ("compression.gzip.level", "0"),
+        ("compression.gzip.level", "10"),
+        ("cleanup.policy", "compact"),
+        ("cleanup.policy", "delete,compact"),
+        ("cleanup.policy", "delete,delete"),
+        ("cleanup.policy", "shred"),
+        ("write.caching", "yes"),
+        ("min.insync.replicas", "0"),
+        ("message.format.version", "2.0"),
+        ("", "x"),
+    ] {
+        assert_eq!(
+            refusal(&[set(name, value)]),
+            Refusal::InvalidConfig,
+            "{name}={value}"
+        );
+    }
+    let null = check_overrides([("retention.ms", None)]).unwrap_err();
+    assert_eq!(null.refusal, Refusal::InvalidConfig);
+    let long = "9".repeat(5000);
+    assert_eq!(
+        refusal(&[set("retention.ms", &long)]),
+        Refusal::InvalidConfig
+    );
+}
+
+#[test]
+fn incremental_ops_follow_kafka() {
+    let op = |name: &str, op, value: Option<&str>| ConfigOp {
+        name: name.into(),
+        op,
+        value: value.map(Into::into),
+    };
+    let own = BTreeMap::from([("retention.ms".to_string(), "5".to_string())]);
+    let own = alter(&own, &[op("retention.ms", AlterOp::Delete, None)]).unwrap();
+    assert!(own.is_empty());
+    let own = alter(
+        &own,
+        &[op("cleanup.policy", AlterOp::Subtract, Some("delete"))],
+    )
+    .unwrap();
+    assert_eq!(own["cleanup.policy"], "");
+    let own = alter(
+        &own,
+        &[op("cleanup.policy", AlterOp::Append, Some("delete"))],
+    )
+    .unwrap();
+    let own = alter(
+        &own,
+        &[op("cleanup.policy", AlterOp::Append, Some("delete"))],
+    )
+    .unwrap();
+    assert_eq!(own["cleanup.policy"], "delete");
+
+    let no_list = op("retention.ms", AlterOp::Append, Some("1"));
+    assert_eq!(refusal(&[no_list]), Refusal::InvalidConfig);
+    assert_eq!(
+        refusal(&[op("retention.ms", AlterOp::Set, None)]),
+        Refusal::InvalidConfig
+    );
+    let twice = [set("retention.ms", "1"), set("retention.ms", "2")];
+    assert_eq!(refusal(&twice), Refusal::InvalidRequest);
+    assert_eq!(
+        refusal(&[op("nope", AlterOp::Delete, None)]),
+        Refusal::InvalidConfig
+    );
+}
+
+#[test]
+fn rows_say_where_a_value_comes_from() {
+    let own = BTreeMap::from([("retention.ms".to_string(), "5".to_string())]);
+    let rows = describe(&own, Some(&["retention.ms", "segment.ms", "flush.ms"]));
+    assert_eq!(rows.len(), 2, "flush.ms has no effect and was not set");
+    assert_eq!(rows[0].name, "retention.ms");
+    assert_eq!(rows[0].value.as_deref(), Some("5"));
+    assert_eq!(rows[0].source, ConfigSource::Topic);
+    assert_eq!(rows[0].synonyms.len(), 2);
+    assert_eq!(rows[0].synonyms[1].name, "log.retention.ms");
+    assert_eq!(rows[0].synonyms[1].value.as_deref(), Some("604800000"));
+    assert_eq!(rows[1].source, ConfigSource::Default);
+    assert!(describe(&own, None).len() > 10);
+}
+
+proptest! {
+    #[test]
+    fn no_text_panics_and_what_is_taken_reads_back(
+        at in 0..TABLE.len(),
+        text in prop_oneof![".{0,40}", "-?[0-9]{1,20}", "[a-z,]{0,20}"],
+    ) {
+        let d = &TABLE[at];
+        if let Ok(own) = alter(&BTreeMap::new(), &[set(d.name, &text)]) {
+            let again = alter(&own, &[set(d.name, &own[d.name])]).expect("canonical text is taken");
+            prop_assert_eq!(&again, &own);
+            let _ = TopicConfig::from_overrides(&own);
+        }
+    }
+}

@@ -1,0 +1,513 @@
+//! A client's connection, from accept to end, on the shard that accepted it.
+//!
+//! Two tasks: the reader takes frames off the socket and begins Produce requests (checked and appended in the order in which they came); the writer
+//! settles them, carries out all other requests when it is their turn, and writes the answers, strictly in request order. Between them
+//! is a queue of at most [`limits::REQUESTS_IN_FLIGHT`] requests; while it is full nothing is read. So a client that doesn't read its answers holds
+//! one answer and that many requests, and is cut off after [`limits::WRITE_STALL`].
+//!
+//! Memory: an idle connection holds no buffer. Small frames share one read buffer and are leased from the budget as soon as they are whole; a
+//! larger one gets a buffer of its own, leased before it is read: whole up to [`limits::LEASE_WHOLE_BYTES`], piece by piece as it arrives
+//! above. A frame that has begun must be whole in time. What cannot be read closes the connection, with a line in the log.
+
+use std::cell::{Cell, RefCell};
+use std::io;
+use std::net::SocketAddr;
+use std::pin::pin;
+use std::rc::Rc;
+use std::time::Duration;
+
+use bytes::{Buf, Bytes, BytesMut};
+use engine::memory::{Lease, MemoryClass, TooLarge};
+use engine::rt::{self, Instant, Queue, TcpListener, TcpStream};
+use slab::Slab;
+use smallvec::SmallVec;
+use thiserror::Error;
+
+use crate::error::Malformed;
+use crate::frame::{self, ClientId, Frame, Request};
+use crate::handlers::{self, api_versions, fetch, produce};
+use crate::limits;
+use crate::shard::Shard;
+use crate::sync::{Pipe, poll_once};
+use crate::versions::ApiKey;
+
+/// The connections of a shard and its idle read buffers.
+#[derive(Default)]
+pub struct Connections {
+    open: RefCell<Slab<Rc<Connection>>>,
+    spare: RefCell<Vec<BytesMut>>,
+}
+
+/// What both tasks and the sweeper know of a connection.
+struct Connection {
+    stream: TcpStream,
+    peer: Option<SocketAddr>,
+    replies: Pipe<Reply>,
+    /// When something last arrived or was written.
+    active: Cell<Instant>,
+    /// By when the frame that is arriving must be whole.
+    frame_due: Cell<Option<Instant>>,
+    /// By when the write under way must be done.
+    write_due: Cell<Option<Instant>>,
+    /// The writer is at work for the client, which may take long.
+    busy: Cell<bool>,
+}
+
+/// A request on its way to its answer.
+enum Reply {
+    Ready(Bytes),
+    Produce {
+        pending: Box<produce::Pending>,
+        _memory: Leases,
+    },
+    /// Carried out when it is its turn.
+    Later {
+        request: Request,
+        _memory: Leases,
+    },
+}
+
+type Leases = SmallVec<[Lease; 1]>;
+
+/// Why a connection ends.
+#[derive(Debug, Error)]
+enum End {
+    #[error("the client left")]
+    Left,
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    #[error("{error}; client id {client}")]
+    Malformed { error: Malformed, client: ClientId },
+    #[error(transparent)]
+    TooLarge(#[from] TooLarge),
+    #[error("a batch sent with acks=0 was refused")]
+    Unacknowledged,
+}
+
+impl From<Malformed> for End {
+    fn from(error: Malformed) -> End {
+        End::Malformed {
+            error,
+            client: ClientId::default(),
+        }
+    }
+}
+
+impl Shard {
+    /// Accepts connections for ever.
+    pub async fn serve_connections(self: &Rc<Self>, listener: TcpListener) {
+        let shard = self.clone();
+        let _sweeper = rt::spawn(Queue::Background, async move {
+            loop {
+                rt::sleep(limits::SWEEP).await;
+                shard.connections.sweep(shard.idle());
+            }
+        });
+        loop {
+            let stream = match listener.accept().await {
+                Ok(stream) => stream,
+                Err(error) => {
+                    // Out of descriptors, most likely: others must end first.
+                    tracing::warn!(%error, "a connection could not be accepted");
+                    rt::sleep(Duration::from_millis(100)).await;
+                    continue;
+                }
+            };
+            if self.connections.open.borrow().len() >= limits::CONNECTIONS {
+                tracing::warn!("a connection was refused: there are too many");
+                stream.shutdown();
+                continue;
+            }
+            rt::spawn(Queue::Latency, serve(self.clone(), stream)).detach();
+        }
+    }
+
+    /// Ends all connections; their tasks end soon after.
+    pub fn close_connections(&self) {
+        for (_, connection) in self.connections.open.borrow().iter() {
+            connection.end();
+        }
+    }
+
+    fn idle(&self) -> Duration {
+        let ms = self.config.broker.connections_max_idle_ms;
+        u64::try_from(ms).map_or(limits::IDLE, Duration::from_millis)
+    }
+}
+
+impl Connections {
+    /// Ends connections that are past a deadline.
+    fn sweep(&self, idle: Duration) {
+        let now = rt::now();
+        for (_, c) in self.open.borrow().iter() {
+            let due = |at: &Cell<Option<Instant>>| at.get().is_some_and(|at| at <= now);
+            let why = if due(&c.frame_due) {
+                "its request did not arrive in time"
+            } else if due(&c.write_due) {
+                "it does not read its answers"
+            } else if !c.busy.get() && c.active.get() + idle <= now {
+                "it was idle"
+            } else {
+                continue;
+            };
+            tracing::info!(peer = %c.name(), why, "a connection is closed");
+            c.end();
+        }
+    }
+
+    fn buffer(&self) -> BytesMut {
+        self.spare.borrow_mut().pop().unwrap_or_default()
+    }
+
+    fn give_back(&self, buffer: BytesMut) {
+        let mut spare = self.spare.borrow_mut();
+        if spare.len() < limits::SPARE_BUFFERS {
+            spare.push(buffer);
+        }
+    }
+}
+
+impl Connection {
+    fn end(&self) {
+        self.stream.shutdown();
+        self.replies.close();
+    }
+
+    fn name(&self) -> String {
+        self.peer
+            .map_or_else(|| "unknown".to_string(), |p| p.to_string())
+    }
+}
+
+/// Leaves the shard's books when the connection's task ends, however it ends.
+struct Entry {
+    shard: Rc<Shard>,
+    key: usize,
+}
+
+impl Drop for Entry {
+    fn drop(&mut self) {
+        let connection = self.shard.connections.open.borrow_mut().remove(self.key);
+        connection.end();
+        let open = self.shard.connections.open.borrow().len();
+        self.shard.metrics.connections.set(open as u64);
+    }
+}
+
+async fn serve(shard: Rc<Shard>, stream: TcpStream) {
+    let connection = Rc::new(Connection {
+        peer: stream.peer_addr().ok(),
+        stream,
+        replies: Pipe::new(limits::REQUESTS_IN_FLIGHT),
+        active: Cell::new(rt::now()),
+        frame_due: Cell::new(None),
+        write_due: Cell::new(None),
+        busy: Cell::new(false),
+    });
+    let (key, open) = {
+        let mut open = shard.connections.open.borrow_mut();
+        (open.insert(connection.clone()), open.len())
+    };
+    shard.metrics.connections.set(open as u64);
+    let _entry = Entry {
+        shard: shard.clone(),
+        key,
+    };
+    let writer = rt::spawn(Queue::Latency, {
+        let (shard, connection) = (shard.clone(), connection.clone());
+        async move {
+            let end = write_loop(&shard, &connection).await;
+            // The reader learns of it from the socket.
+            connection.end();
+            report(&shard, &connection, end);
+        }
+    });
+    let end = read_loop(&shard, &connection).await;
+    // A client that is gone, or not to be trusted, is owed no more answers: long polls end here.
+    drop(writer);
+    report(&shard, &connection, end);
+}
+
+fn report(shard: &Shard, connection: &Connection, end: Result<(), End>) {
+    match end {
+        Ok(()) | Err(End::Left | End::Io(_)) => {}
+        Err(why) => {
+            if matches!(why, End::Malformed { .. }) {
+                shard.metrics.malformed_requests.increment();
+            }
+            tracing::warn!(peer = %connection.name(), %why, "a connection is closed");
+        }
+    }
+}
+
+/// Reads frames until the connection ends.
+async fn read_loop(shard: &Rc<Shard>, connection: &Connection) -> Result<(), End> {
+    let mut buffer = BytesMut::new();
+    let mut chunk = limits::READ_MIN_BYTES;
+    let most = usize::try_from(shard.config.broker.socket_request_max_bytes)
+        .unwrap_or(limits::FRAME_BYTES);
+    loop {
+        while let Some(prefix) = buffer.first_chunk::<4>() {
+            let length = frame::frame_length(*prefix, most)?;
+            let (frame, memory) = if buffer.len() >= 4 + length {
+                buffer.advance(4);
+                let frame = buffer.split_to(length).freeze();
+                let lease = lease(shard, MemoryClass::Requests, length).await?;
+                (frame, SmallVec::from_iter([lease]))
+            } else if 4 + length > limits::OWN_BUFFER_BYTES {
+                buffer.advance(4);
+                let begun = buffer.split();
+                read_large(shard, connection, begun, length).await?
+            } else {
+                break;
+            };
+            connection.frame_due.set(None);
+            take_frame(shard, connection, frame, memory).await?;
+        }
+        if buffer.is_empty() {
+            shard.connections.give_back(std::mem::take(&mut buffer));
+            connection.frame_due.set(None);
+            connection.stream.readable().await?;
+            buffer = shard.connections.buffer();
+        } else {
+            if connection.frame_due.get().is_none() {
+                let due = rt::now() + limits::PARTIAL_FRAME;
+                connection.frame_due.set(Some(due));
+            }
+            connection.stream.readable().await?;
+        }
+        let n = read_some(shard, connection, &mut buffer, chunk)?;
+        // The next read's room follows what clients send.
+        if n == chunk {
+            chunk = (2 * chunk).min(limits::READ_MAX_BYTES);
+        } else if n < chunk / 4 {
+            chunk = (chunk / 2).max(limits::READ_MIN_BYTES);
+        }
+    }
+}
+
+/// Reads what is there, at most `room` bytes, to the end of `buffer`. 0 when there was nothing after all.
+fn read_some(
+    shard: &Shard,
+    connection: &Connection,
+    buffer: &mut BytesMut,
+    room: usize,
+) -> Result<usize, End> {
+    let have = buffer.len();
+    buffer.resize(have + room, 0);
+    let result = connection.stream.try_read(&mut buffer[have..]);
+    let n = match result {
+        Ok(n) => n,
+        Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
+            buffer.truncate(have);
+            return Ok(0);
+        }
+        Err(e) => return Err(e.into()),
+    };
+    buffer.truncate(have + n);
+    if n == 0 {
+        return Err(End::Left);
+    }
+    connection.active.set(rt::now());
+    shard.metrics.bytes_in.add(n as u64);
+    Ok(n)
+}
+
+async fn lease(shard: &Shard, class: MemoryClass, bytes: usize) -> Result<Lease, TooLarge> {
+    match shard.budget.try_take(class, bytes as u64) {
+        Some(lease) => Ok(lease),
+        None => shard.budget.take(class, bytes as u64).await,
+    }
+}
+
+/// Reads the rest of a frame that doesn't fit the shared buffer.
+async fn read_large(
+    shard: &Shard,
+    connection: &Connection,
+    begun: BytesMut,
+    length: usize,
+) -> Result<(Bytes, Leases), End> {
+    // A MiB a second is the least that a client must manage, after a moment of grace.
+    let due = rt::now() + limits::PARTIAL_FRAME + Duration::from_micros(length as u64);
+    connection.frame_due.set(Some(due));
+    let mut leases = Leases::new();
+    let mut leased = 0;
+    // Reserved, not touched: it becomes memory as bytes arrive, each piece leased before it is read.
+    let mut frame = BytesMut::new();
+    while frame.len() < length {
+        if frame.is_empty() || frame.len() == leased {
+            let (class, piece) = if length <= limits::LEASE_WHOLE_BYTES {
+                (MemoryClass::Requests, length)
+            } else {
+                let piece = limits::LEASE_WHOLE_BYTES.min(length - leased);
+                (MemoryClass::PartialFrames, piece)
+            };
+            leases.push(lease(shard, class, piece).await?);
+            leased += piece;
+            if frame.is_empty() {
+                frame.reserve(length);
+                frame.extend_from_slice(&begun);
+                continue;
+            }
+        }
+        connection.stream.readable().await?;
+        let room = (leased - frame.len()).min(limits::READ_MAX_BYTES);
+        read_some(shard, connection, &mut frame, room)?;
+    }
+    // It is whole: it counts as a request from here on, if the class of requests can hold it at all.
+    if length > limits::LEASE_WHOLE_BYTES
+        && length as u64 <= shard.budget.cap(MemoryClass::Requests)
+    {
+        let whole = lease(shard, MemoryClass::Requests, length).await?;
+        leases.clear();
+        leases.push(whole);
+    }
+    Ok((frame.freeze(), leases))
+}
+
+/// Puts a request into the queue; a Produce request is checked and appended first.
+async fn take_frame(
+    shard: &Rc<Shard>,
+    connection: &Connection,
+    frame: Bytes,
+    memory: Leases,
+) -> Result<(), End> {
+    if !connection.replies.room().await {
+        return Err(End::Left);
+    }
+    shard.metrics.requests.increment();
+    let request = match frame::parse(frame)? {
+        Frame::UnknownApiVersions { correlation_id } => {
+            let answer = api_versions::unknown_version(correlation_id);
+            connection.replies.push(Reply::Ready(answer));
+            return Ok(());
+        }
+        Frame::Request(request) => request,
+    };
+    if request.api.key != ApiKey::Produce {
+        connection.replies.push(Reply::Later {
+            request,
+            _memory: memory,
+        });
+        return Ok(());
+    }
+    let client = request.client_id.clone();
+    let pending = produce::begin(shard, request)
+        .await
+        .map_err(|error| End::Malformed { error, client })?;
+    connection.replies.push(Reply::Produce {
+        pending: Box::new(pending),
+        _memory: memory,
+    });
+    Ok(())
+}
+
+/// Answers that are encoded and not written yet.
+#[derive(Default)]
+struct Out {
+    pieces: Vec<Bytes>,
+    bytes: usize,
+    held: Vec<fetch::Held>,
+}
+
+impl Out {
+    fn push(&mut self, piece: Bytes) {
+        self.bytes += piece.len();
+        self.pieces.push(piece);
+    }
+
+    /// Writes everything, in portions, each with its own deadline.
+    async fn write(&mut self, shard: &Shard, connection: &Connection) -> Result<(), End> {
+        let mut pieces = std::mem::take(&mut self.pieces).into_iter().peekable();
+        let mut portion: Vec<Bytes> = Vec::new();
+        while pieces.peek().is_some() {
+            portion.clear();
+            let mut bytes = 0;
+            while portion.len() < limits::WRITE_PARTS
+                && bytes < limits::WRITE_BYTES
+                && let Some(piece) = pieces.peek_mut()
+            {
+                let take = piece.len().min(limits::WRITE_BYTES - bytes);
+                bytes += take;
+                if take == piece.len() {
+                    portion.extend(pieces.next());
+                } else {
+                    portion.push(piece.split_to(take));
+                }
+            }
+            let due = rt::now() + limits::WRITE_STALL;
+            connection.write_due.set(Some(due));
+            connection.stream.write_all_vectored(&portion).await?;
+            connection.write_due.set(None);
+            connection.active.set(rt::now());
+            shard.metrics.bytes_out.add(bytes as u64);
+        }
+        self.bytes = 0;
+        self.held.clear();
+        Ok(())
+    }
+}
+
+/// Answers requests in their order until the reader has ended and all are answered, or something fails.
+async fn write_loop(shard: &Rc<Shard>, connection: &Connection) -> Result<(), End> {
+    let mut out = Out::default();
+    loop {
+        let reply = match connection.replies.try_pop() {
+            Some(reply) => reply,
+            None => {
+                out.write(shard, connection).await?;
+                connection.busy.set(false);
+                match connection.replies.pop().await {
+                    Some(reply) => reply,
+                    None => return Ok(()),
+                }
+            }
+        };
+        connection.busy.set(true);
+        match reply {
+            Reply::Ready(answer) => out.push(answer),
+            Reply::Produce {
+                mut pending,
+                _memory,
+            } => {
+                if !settled(&mut pending).await {
+                    out.write(shard, connection).await?;
+                    pending.settle_in_time().await;
+                }
+                if let Some(delay) = shard.slow_down() {
+                    out.write(shard, connection).await?;
+                    rt::sleep(delay).await;
+                }
+                if pending.is_answered() {
+                    out.push(pending.encode(shard));
+                } else if pending.failed() {
+                    return Err(End::Unacknowledged);
+                }
+            }
+            Reply::Later { request, _memory } => {
+                // It may take long; what is ready goes out first.
+                out.write(shard, connection).await?;
+                let answer =
+                    handlers::dispatch(shard, &request)
+                        .await
+                        .map_err(|error| End::Malformed {
+                            error,
+                            client: request.client_id.clone(),
+                        })?;
+                for piece in answer.pieces {
+                    out.push(piece);
+                }
+                out.held.extend(answer.held);
+            }
+        }
+        if out.bytes >= limits::WRITE_BYTES || out.pieces.len() >= limits::WRITE_PARTS {
+            out.write(shard, connection).await?;
+        }
+    }
+}
+
+/// Whether everything that a Produce request waits for has happened already.
+async fn settled(pending: &mut produce::Pending) -> bool {
+    let mut settle = pin!(pending.settle());
+    poll_once(&mut settle).await.is_some()
+}

@@ -1,0 +1,145 @@
+//! CreateTopics, key 19, versions 2-7.
+//!
+//! The controller on shard 0 checks and creates, one topic after the other; `validate_only` stops before the change. A name that comes twice in a
+//! request is INVALID_REQUEST. From version 5 on the answer has the topic's size and configuration, from 7 on its id.
+
+use std::rc::Rc;
+
+use cluster::Refused;
+use cluster::controller::{CreatedTopic, NewTopic};
+use engine::types::NodeId;
+use kafka_protocol::messages::create_topics_request::CreatableTopic;
+use kafka_protocol::messages::create_topics_response::{
+    CreatableTopicConfigs, CreatableTopicResult,
+};
+use kafka_protocol::messages::{CreateTopicsRequest, CreateTopicsResponse};
+use kafka_protocol::protocol::StrBytes;
+
+use crate::error::{ErrorCode, Malformed};
+use crate::frame::Request;
+use crate::handlers::{Answer, metadata, repeated};
+use crate::request::{ControllerCall, ControllerReply};
+use crate::schema;
+use crate::shard::Shard;
+
+pub async fn handle(shard: &Rc<Shard>, request: &Request) -> Result<Answer, Malformed> {
+    let asked: CreateTopicsRequest = schema::decode(request, request.version)?;
+    let twice = repeated(asked.topics.iter().map(|t| &t.name));
+    let mut results = Vec::with_capacity(asked.topics.len());
+    for topic in &asked.topics {
+        let result = if twice.contains(&topic.name) {
+            Err((
+                ErrorCode::InvalidRequest.code(),
+                "The request names the topic twice.".to_string(),
+            ))
+        } else {
+            create(shard, topic, asked.validate_only).await
+        };
+        results.push((topic.name.clone(), result));
+    }
+    let mut topics = Vec::with_capacity(results.len());
+    for (name, result) in results {
+        if result.is_ok() && !asked.validate_only {
+            metadata::wait_for_leaders(shard, &name).await;
+        }
+        let row = CreatableTopicResult::default().with_name(name);
+        topics.push(match result {
+            Ok(created) => created_row(row, created, request.version),
+            Err((code, message)) => row
+                .with_error_code(code)
+                .with_error_message(Some(StrBytes::from_string(message))),
+        });
+    }
+    let response = CreateTopicsResponse::default().with_topics(topics);
+    Answer::encode(request, &response, request.version)
+}
+
+async fn create(
+    shard: &Rc<Shard>,
+    topic: &CreatableTopic,
+    validate_only: bool,
+) -> Result<CreatedTopic, (i16, String)> {
+    let new = NewTopic {
+        name: topic.name.to_string(),
+        partitions: topic.num_partitions,
+        replication_factor: topic.replication_factor,
+        assignments: topic
+            .assignments
+            .iter()
+            .map(|a| {
+                let nodes = a.broker_ids.iter().map(|b| NodeId(b.0)).collect();
+                (a.partition_index, nodes)
+            })
+            .collect(),
+        configs: topic
+            .configs
+            .iter()
+            .map(|c| (c.name.to_string(), c.value.as_ref().map(|v| v.to_string())))
+            .collect(),
+        validate_only,
+    };
+    match shard.ask_controller(ControllerCall::Create(new)).await {
+        Some(ControllerReply::Created(result)) => {
+            result.map_err(|e: Refused| (e.code(), e.message))
+        }
+        _ => Err((
+            ErrorCode::KafkaStorageError.code(),
+            "The node is shutting down.".to_string(),
+        )),
+    }
+}
+
+fn created_row(
+    row: CreatableTopicResult,
+    created: CreatedTopic,
+    version: i16,
+) -> CreatableTopicResult {
+    if version < 5 {
+        return row;
+    }
+    let configs = created.configs.into_iter().map(|c| {
+        CreatableTopicConfigs::default()
+            .with_name(StrBytes::from_static_str(c.name))
+            .with_value(c.value.map(StrBytes::from_string))
+            .with_read_only(c.read_only)
+            .with_config_source(c.source as i8)
+            .with_is_sensitive(c.sensitive)
+    });
+    let row = row
+        .with_num_partitions(created.partitions)
+        .with_replication_factor(created.replication_factor)
+        .with_configs(Some(configs.collect()));
+    if version >= 7 {
+        row.with_topic_id(created.id.0)
+    } else {
+        row
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use cluster::topic_config;
+    use engine::types::TopicId;
+    use kafka_protocol::protocol::Encodable;
+
+    #[test]
+    fn answers_fit_every_version() {
+        for version in 2..=7 {
+            let created = CreatedTopic {
+                name: "t".into(),
+                id: TopicId(uuid::Uuid::from_u128(9)),
+                partitions: 3,
+                replication_factor: 1,
+                configs: topic_config::describe(&Default::default(), None),
+            };
+            let row = created_row(CreatableTopicResult::default(), created, version);
+            let refused = CreatableTopicResult::default()
+                .with_error_code(36)
+                .with_error_message(Some(StrBytes::from_static_str("no")));
+            let response = CreateTopicsResponse::default().with_topics(vec![row, refused]);
+            let mut out = bytes::BytesMut::new();
+            response.encode(&mut out, version).unwrap();
+        }
+    }
+}

@@ -1,0 +1,433 @@
+//! Fetch, key 1, versions 4-18.
+//!
+//! One message goes to each shard that owns some of the partitions (none when that is this shard); the owner keeps the long poll and
+//! answers when enough is there or time is up. Touches a fetch several shards, then each waits for its share of the minimum, and as
+//! soon as one answers the others are told how much is still wanted, so that together they answer exactly when the minimum is reached.
+//!
+//! There are no sessions: every answer has session id 0, which makes clients send full requests (KIP-227 allows it); a request that goes on with a
+//! session is told FETCH_SESSION_ID_NOT_FOUND. Whoever says that it is a replica is served like any client, up to the high watermark.
+//! Without transactions both isolation levels see the same. From version 13 on topics go by id.
+
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::Poll;
+
+use bytes::Bytes;
+use engine::batch::whole_batches;
+use engine::memory::Lease;
+use engine::ring::Class;
+use engine::rt::{self, Queue};
+use engine::types::{GroupId, ShardId, TopicId};
+use smallvec::SmallVec;
+
+use crate::error::{ErrorCode, Malformed};
+use crate::frame::Request;
+use crate::handlers::Answer;
+use crate::limits;
+use crate::request::{FetchCall, FetchQuery, FetchReply, ShardReply, ShardRequest};
+use crate::shard::Shard;
+
+mod owner;
+mod waiter;
+pub mod wire;
+
+pub use owner::serve_remote;
+pub use waiter::Fetches;
+use wire::{FetchRequest, PartAnswer};
+
+/// Memory behind an answer's bytes, given back when they are written.
+pub enum Held {
+    Here { _lease: Lease },
+    There { _call: RemoteCall },
+}
+
+/// A fetch at another shard. When it is dropped, that shard is told that nobody wants it any more.
+pub struct RemoteCall {
+    shard: Rc<Shard>,
+    owner: ShardId,
+    id: u64,
+    /// Nothing is kept there for this call.
+    over: bool,
+}
+
+impl RemoteCall {
+    /// The owner keeps nothing for this call.
+    fn is_over(&mut self) {
+        self.over = true;
+    }
+}
+
+impl Drop for RemoteCall {
+    fn drop(&mut self) {
+        if self.over {
+            return;
+        }
+        let (shard, owner, call) = (self.shard.clone(), usize::from(self.owner.0), self.id);
+        rt::spawn(Queue::Latency, async move {
+            shard
+                .rpc
+                .cast(owner, ShardRequest::FetchDone { call })
+                .await;
+        })
+        .detach();
+    }
+}
+
+/// What is asked of one shard.
+struct Part {
+    shard: ShardId,
+    places: SmallVec<[usize; 1]>,
+    queries: SmallVec<[FetchQuery; 1]>,
+}
+
+pub async fn handle(shard: &Rc<Shard>, request: &Request) -> Result<Answer, Malformed> {
+    let fetch = FetchRequest::read(request)?;
+    if fetch.session_epoch > 0 {
+        let error = ErrorCode::FetchSessionIdNotFound;
+        let pieces = wire::write(request, error, &[], &[], Vec::new(), &[]);
+        return Ok(Answer::pieces(pieces));
+    }
+    let (mut answers, parts) = resolve(shard, request, &fetch);
+    let max_bytes = (fetch.max_bytes.max(0) as usize)
+        .min(limits::FETCH_BYTES)
+        .min(shard.config.broker.fetch_max_bytes.max(0) as usize);
+    let min_bytes = (fetch.min_bytes.max(0) as usize).min(max_bytes);
+    let refused = answers.iter().any(|a| !a.error.is_none());
+    let max_wait_ms = if refused || parts.is_empty() {
+        0
+    } else {
+        let most = limits::FETCH_WAIT.as_millis() as u32;
+        (fetch.max_wait_ms.max(0) as u32).min(most)
+    };
+    let several = parts.len() > 1;
+    let share = min_bytes.div_ceil(parts.len().max(1));
+    let mut calls = SmallVec::<[Call; 1]>::new();
+    for part in parts {
+        let call = FetchCall {
+            id: shard.fetches.next_id(),
+            queries: part.queries,
+            max_bytes,
+            min_bytes: share,
+            max_wait_ms,
+        };
+        calls.push(begin(shard, part.shard, part.places, call, several));
+    }
+    let mut held = Vec::new();
+    let mut missing = min_bytes;
+    while !calls.is_empty() {
+        let (at, reply) = poll_fn(|cx| {
+            for (at, call) in calls.iter_mut().enumerate() {
+                if let Poll::Ready(reply) = call.reply.as_mut().poll(cx) {
+                    return Poll::Ready((at, reply));
+                }
+            }
+            Poll::Pending
+        })
+        .await;
+        let call = calls.swap_remove(at);
+        let bytes = fill(&mut answers, &call.places, reply, &mut held);
+        if calls.is_empty() {
+            break;
+        }
+        let failed = call.places.iter().any(|p| !answers[*p].error.is_none());
+        missing = if failed {
+            0
+        } else {
+            missing.saturating_sub(bytes)
+        };
+        for other in &calls {
+            tell(shard, other, missing).await;
+        }
+    }
+    if several {
+        trim(&mut answers, max_bytes);
+    }
+    for (answer, group) in answers.iter_mut().zip(groups(shard, request, &fetch)) {
+        if answer.error == ErrorCode::NotLeaderOrFollower
+            || answer.error == ErrorCode::FencedLeaderEpoch
+        {
+            answer.leader = group.and_then(|g| shard.leader_hint(g));
+        }
+    }
+    let elsewhere = answers
+        .iter()
+        .filter_map(|a| a.leader.as_ref().map(|l| l.node))
+        .filter(|n| *n != shard.node.0);
+    let endpoints = shard.endpoints(elsewhere);
+    let pieces = wire::write(
+        request,
+        ErrorCode::None,
+        &fetch.topics,
+        &fetch.parts,
+        answers,
+        &endpoints,
+    );
+    Ok(Answer { pieces, held })
+}
+
+/// The group of each part, where there is one.
+fn groups(
+    shard: &Rc<Shard>,
+    request: &Request,
+    fetch: &FetchRequest,
+) -> impl Iterator<Item = Option<GroupId>> {
+    let mut found = Vec::new();
+    let mut parts = fetch.parts.iter();
+    for topic in &fetch.topics {
+        let id = if request.version >= 13 {
+            Some(TopicId(topic.id))
+        } else {
+            shard.view.topic(&topic.name).map(|t| t.id)
+        };
+        for part in parts.by_ref().take(topic.parts) {
+            let partition = part.index;
+            found.push(id.map(|topic| GroupId { topic, partition }));
+        }
+    }
+    found.into_iter()
+}
+
+/// Finds the owner of each part. What is refused at once has its error; the rest is NOT_LEADER_OR_FOLLOWER's successor to be filled in.
+fn resolve(
+    shard: &Rc<Shard>,
+    request: &Request,
+    fetch: &FetchRequest,
+) -> (Vec<PartAnswer>, SmallVec<[Part; 1]>) {
+    let mut answers = Vec::with_capacity(fetch.parts.len());
+    let mut by_shard = SmallVec::<[Part; 1]>::new();
+    let mut place = 0;
+    for topic in &fetch.topics {
+        let (found, missing) = if request.version >= 13 {
+            (
+                shard.view.topic_by_id(TopicId(topic.id)),
+                ErrorCode::UnknownTopicId,
+            )
+        } else {
+            (
+                shard.view.topic(&topic.name),
+                ErrorCode::UnknownTopicOrPartition,
+            )
+        };
+        for part in &fetch.parts[place..place + topic.parts] {
+            let error = match &found {
+                None => missing,
+                Some(topic) => match topic.partition(part.index) {
+                    None => ErrorCode::UnknownTopicOrPartition,
+                    Some(p) if p.replicas.iter().any(|r| r.node == shard.node) => {
+                        let group = topic.group(part.index);
+                        let query = FetchQuery {
+                            group,
+                            offset: part.fetch_offset,
+                            current_leader_epoch: part.current_leader_epoch,
+                            last_fetched_epoch: part.last_fetched_epoch,
+                            max_bytes: part.max_bytes.max(0) as usize,
+                        };
+                        add(&mut by_shard, shard.owner(group), place, query);
+                        ErrorCode::None
+                    }
+                    Some(_) => ErrorCode::NotLeaderOrFollower,
+                },
+            };
+            answers.push(PartAnswer::error(error));
+            place += 1;
+        }
+    }
+    (answers, by_shard)
+}
+
+fn add(by_shard: &mut SmallVec<[Part; 1]>, owner: ShardId, place: usize, query: FetchQuery) {
+    let at = by_shard
+        .iter()
+        .position(|p| p.shard == owner)
+        .unwrap_or_else(|| {
+            by_shard.push(Part {
+                shard: owner,
+                places: SmallVec::new(),
+                queries: SmallVec::new(),
+            });
+            by_shard.len() - 1
+        });
+    by_shard[at].places.push(place);
+    by_shard[at].queries.push(query);
+}
+
+/// A call under way.
+struct Call {
+    owner: ShardId,
+    id: u64,
+    places: SmallVec<[usize; 1]>,
+    reply: Pin<Box<dyn Future<Output = Reply>>>,
+}
+
+/// What a call gave: the parts, none if its shard is gone, and the memory behind them.
+type Reply = (Option<SmallVec<[PartAnswer; 1]>>, Option<Held>);
+
+fn begin(
+    shard: &Rc<Shard>,
+    owner: ShardId,
+    places: SmallVec<[usize; 1]>,
+    call: FetchCall,
+    several: bool,
+) -> Call {
+    let id = call.id;
+    let shard = shard.clone();
+    let me = usize::from(shard.id.0);
+    let reply: Pin<Box<dyn Future<Output = Reply>>> = if owner == shard.id {
+        // Only a fetch of several parts is ever told to need less.
+        let waiter = if several {
+            shard.fetches.register(me, id)
+        } else {
+            waiter::Waiter::new()
+        };
+        let registered = Registered {
+            shard: shard.clone(),
+            id,
+        };
+        Box::pin(async move {
+            let _registered = several.then_some(registered);
+            let (parts, lease) = owner::serve(&shard, &call, &waiter).await;
+            (Some(parts), lease.map(|l| Held::Here { _lease: l }))
+        })
+    } else {
+        let mut guard = RemoteCall {
+            shard: shard.clone(),
+            owner,
+            id,
+            over: false,
+        };
+        Box::pin(async move {
+            shard.metrics.cross_shard_hops.increment();
+            let request = ShardRequest::Fetch(call);
+            let target = usize::from(owner.0);
+            match shard.rpc.call(target, Class::Waiter, request).await {
+                Ok(ShardReply::Fetch(FetchReply { parts, leased })) => {
+                    if !leased {
+                        guard.is_over();
+                    }
+                    (Some(parts), leased.then_some(Held::There { _call: guard }))
+                }
+                _ => {
+                    guard.is_over();
+                    (None, None)
+                }
+            }
+        })
+    };
+    Call {
+        owner,
+        id,
+        places,
+        reply,
+    }
+}
+
+/// A call of this shard to itself, in the books while it waits.
+struct Registered {
+    shard: Rc<Shard>,
+    id: u64,
+}
+
+impl Drop for Registered {
+    fn drop(&mut self) {
+        let me = usize::from(self.shard.id.0);
+        self.shard.fetches.done(me, self.id);
+    }
+}
+
+/// Tells a call that it needs only `min_bytes` more.
+async fn tell(shard: &Rc<Shard>, call: &Call, min_bytes: usize) {
+    let me = usize::from(shard.id.0);
+    if call.owner == shard.id {
+        shard.fetches.less(me, call.id, min_bytes);
+    } else {
+        let request = ShardRequest::FetchLess {
+            call: call.id,
+            min_bytes,
+        };
+        shard.rpc.cast(usize::from(call.owner.0), request).await;
+    }
+}
+
+/// Takes over what a call gave; the bytes of it.
+fn fill(
+    answers: &mut [PartAnswer],
+    places: &[usize],
+    (parts, memory): Reply,
+    held: &mut Vec<Held>,
+) -> usize {
+    held.extend(memory);
+    let parts = parts.unwrap_or_default();
+    if parts.len() != places.len() {
+        for place in places {
+            answers[*place] = PartAnswer::error(ErrorCode::KafkaStorageError);
+        }
+        return 0;
+    }
+    let mut bytes = 0;
+    for (place, part) in places.iter().zip(parts) {
+        bytes += part.record_bytes();
+        answers[*place] = part;
+    }
+    bytes
+}
+
+/// Cuts what several shards gave to `max_bytes` together, whole batches in the client's order; the first batch stays whatever its size.
+fn trim(answers: &mut [PartAnswer], max_bytes: usize) {
+    let mut total = 0;
+    for answer in answers {
+        let bytes = answer.record_bytes();
+        if total + bytes <= max_bytes {
+            total += bytes;
+            continue;
+        }
+        let mut kept = SmallVec::<[Bytes; 2]>::new();
+        'pieces: for piece in answer.records.drain(..) {
+            let mut end = 0;
+            for (header, _) in whole_batches(&piece) {
+                if total > 0 && total + header.total_bytes > max_bytes {
+                    kept.push(piece.slice(..end));
+                    break 'pieces;
+                }
+                total += header.total_bytes;
+                end += header.total_bytes;
+            }
+            kept.push(piece.slice(..end));
+        }
+        kept.retain(|p| !p.is_empty());
+        answer.records = kept;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use engine::batch::testing::batch;
+
+    fn part(records: &[Bytes]) -> PartAnswer {
+        PartAnswer {
+            records: records.iter().cloned().collect(),
+            ..PartAnswer::error(ErrorCode::None)
+        }
+    }
+
+    #[test]
+    fn what_several_shards_gave_is_cut_at_batches() {
+        let b = batch(1, 39, None).bytes;
+        assert_eq!(b.len(), 100);
+        let two = Bytes::from([&b[..], &b[..]].concat());
+        let mut all = [
+            part(&[two.clone(), b.clone()]),
+            part(&[]),
+            part(std::slice::from_ref(&b)),
+        ];
+        trim(&mut all, 250);
+        let sizes: Vec<_> = all.iter().map(PartAnswer::record_bytes).collect();
+        assert_eq!(sizes, [200, 0, 0]);
+        // The first batch stays, whatever the limit.
+        let mut all = [part(&[]), part(&[two]), part(&[b])];
+        trim(&mut all, 10);
+        let sizes: Vec<_> = all.iter().map(PartAnswer::record_bytes).collect();
+        assert_eq!(sizes, [0, 100, 0]);
+    }
+}

@@ -1,0 +1,162 @@
+//! Long polls on the shard that owns the partitions: who waits, for how much, and what moved.
+
+use std::cell::{Cell, RefCell};
+use std::future::poll_fn;
+use std::rc::{Rc, Weak};
+use std::task::{Poll, Waker};
+
+use engine::memory::Lease;
+use engine::types::GroupId;
+use raftgroup::{Group, SubscriptionKey, Watcher};
+
+use crate::limits;
+use crate::shard::{Map, map};
+use crate::sync::Semaphore;
+
+/// One fetch that waits. Groups tell it when they move; the caller tells it when it needs less.
+pub struct Waiter {
+    /// Groups that moved since they were looked at.
+    moved: RefCell<Vec<GroupId>>,
+    min_bytes: Cell<usize>,
+    /// The caller is gone.
+    cancelled: Cell<bool>,
+    stirred: Cell<bool>,
+    waker: RefCell<Option<Waker>>,
+}
+
+impl Waiter {
+    pub fn new() -> Rc<Waiter> {
+        Rc::new(Waiter {
+            moved: RefCell::default(),
+            min_bytes: Cell::new(usize::MAX),
+            cancelled: Cell::new(false),
+            stirred: Cell::new(false),
+            waker: RefCell::default(),
+        })
+    }
+
+    /// The bytes to wait for: what the call said, or less if the caller has said so since.
+    pub fn min_bytes(&self, asked: usize) -> usize {
+        self.min_bytes.get().min(asked)
+    }
+
+    pub fn is_cancelled(&self) -> bool {
+        self.cancelled.get()
+    }
+
+    /// Waits until something moved or the caller spoke; gives what moved.
+    pub async fn stirred(&self) -> Vec<GroupId> {
+        poll_fn(|cx| {
+            if self.stirred.replace(false) {
+                return Poll::Ready(());
+            }
+            *self.waker.borrow_mut() = Some(cx.waker().clone());
+            Poll::Pending
+        })
+        .await;
+        self.moved.take()
+    }
+
+    fn stir(&self) {
+        self.stirred.set(true);
+        let waker = self.waker.borrow_mut().take();
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+}
+
+impl Watcher for Waiter {
+    fn moved(&self, group: GroupId) {
+        let mut moved = self.moved.borrow_mut();
+        // One entry per group and look: a busy group is nearly always the last.
+        if moved.last() != Some(&group) && !moved.contains(&group) {
+            moved.push(group);
+        }
+        drop(moved);
+        self.stir();
+    }
+}
+
+/// The subscriptions of one waiter; they end with it.
+#[derive(Default)]
+pub struct Subscriptions(Vec<(Rc<Group>, SubscriptionKey)>);
+
+impl Subscriptions {
+    pub fn add(&mut self, group: Rc<Group>, waiter: &Rc<Waiter>) {
+        let weak: Weak<Waiter> = Rc::downgrade(waiter);
+        let key = group.subscribe(weak);
+        self.0.push((group, key));
+    }
+}
+
+impl Drop for Subscriptions {
+    fn drop(&mut self) {
+        for (group, key) in self.0.drain(..) {
+            group.unsubscribe(key);
+        }
+    }
+}
+
+/// The fetches that other shards (and this one, when a fetch touches several) have under way here, by caller and the caller's number.
+pub struct Fetches {
+    waiters: RefCell<Map<(usize, u64), Rc<Waiter>>>,
+    /// Memory of answers that their callers have not written yet.
+    leases: RefCell<Map<(usize, u64), Lease>>,
+    next: Cell<u64>,
+    /// Reads from disk under way.
+    pub disk_reads: Semaphore,
+}
+
+impl Default for Fetches {
+    fn default() -> Fetches {
+        Fetches {
+            waiters: RefCell::new(map()),
+            leases: RefCell::new(map()),
+            next: Cell::new(0),
+            disk_reads: Semaphore::new(limits::FETCH_DISK_READS),
+        }
+    }
+}
+
+impl Fetches {
+    /// A number for a call of this shard.
+    pub fn next_id(&self) -> u64 {
+        let id = self.next.get();
+        self.next.set(id + 1);
+        id
+    }
+
+    pub fn register(&self, from: usize, call: u64) -> Rc<Waiter> {
+        let waiter = Waiter::new();
+        self.waiters
+            .borrow_mut()
+            .insert((from, call), waiter.clone());
+        waiter
+    }
+
+    pub fn less(&self, from: usize, call: u64, min_bytes: usize) {
+        if let Some(waiter) = self.waiters.borrow().get(&(from, call)) {
+            waiter.min_bytes.set(min_bytes.min(waiter.min_bytes.get()));
+            waiter.stir();
+        }
+    }
+
+    pub fn done(&self, from: usize, call: u64) {
+        let waiter = self.waiters.borrow_mut().swap_remove(&(from, call));
+        if let Some(waiter) = waiter {
+            waiter.cancelled.set(true);
+            waiter.stir();
+        }
+        let lease = self.leases.borrow_mut().swap_remove(&(from, call));
+        drop(lease);
+    }
+
+    /// The call is answered; `lease` is kept until the caller is done.
+    pub fn answered(&self, from: usize, call: u64, lease: Option<Lease>) {
+        self.waiters.borrow_mut().swap_remove(&(from, call));
+        if let Some(lease) = lease {
+            self.leases.borrow_mut().insert((from, call), lease);
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! One module per API key; its header says which versions it serves and what is special about it.
+
+use std::rc::Rc;
+
+use bytes::Bytes;
+use engine::types::{GroupId, ShardId};
+use kafka_protocol::protocol::Encodable;
+
+use crate::error::Malformed;
+use crate::frame::{Request, finish};
+use crate::shard::Shard;
+use crate::versions::ApiKey;
+
+pub mod api_versions;
+pub mod create_topics;
+pub mod delete_topics;
+pub mod describe_configs;
+pub mod fetch;
+pub mod incremental_alter_configs;
+pub mod init_producer_id;
+pub mod list_offsets;
+pub mod metadata;
+pub mod offset_for_leader_epoch;
+pub mod produce;
+
+/// An encoded answer and the memory that is held until it is written.
+#[derive(Default)]
+pub struct Answer {
+    pub pieces: Vec<Bytes>,
+    pub held: Vec<fetch::Held>,
+}
+
+impl Answer {
+    pub fn pieces(pieces: Vec<Bytes>) -> Answer {
+        Answer {
+            pieces,
+            held: Vec::new(),
+        }
+    }
+
+    /// Encodes a message of the library, in the schema of `version`. An answer that its version has no room for is a defect of ours: it is
+    /// logged and the connection closed.
+    pub fn encode<T: Encodable>(
+        request: &Request,
+        message: &T,
+        version: i16,
+    ) -> Result<Answer, Malformed> {
+        let encode = || {
+            let size = message.compute_size(version).map_err(|e| e.to_string())?;
+            let mut out = request.answer(size);
+            message
+                .encode(&mut out, version)
+                .map_err(|e| e.to_string())?;
+            finish(&mut out, 0);
+            Ok(Answer::pieces(vec![out.freeze()]))
+        };
+        encode().map_err(|why: String| {
+            tracing::error!(api = ?request.api.key, version, why, "an answer could not be encoded");
+            Malformed::Answer
+        })
+    }
+}
+
+/// Whether a name was seen before, in requests that must not name a thing twice.
+pub(crate) fn repeated<'a, T: Ord + 'a>(
+    names: impl Iterator<Item = &'a T>,
+) -> std::collections::BTreeSet<&'a T> {
+    let mut seen = std::collections::BTreeSet::new();
+    names.filter(|n| !seen.insert(*n)).collect()
+}
+
+/// Sorts queries by the shard that owns their groups, each with its place in the answer.
+pub(crate) fn by_owner<Q>(
+    shard: &Shard,
+    queries: Vec<(usize, GroupId, Q)>,
+) -> Vec<(ShardId, Vec<usize>, Vec<Q>)> {
+    let mut sorted: Vec<(ShardId, Vec<usize>, Vec<Q>)> = Vec::new();
+    for (place, group, query) in queries {
+        let owner = shard.owner(group);
+        let at = sorted.iter().position(|s| s.0 == owner).unwrap_or_else(|| {
+            sorted.push((owner, Vec::new(), Vec::new()));
+            sorted.len() - 1
+        });
+        sorted[at].1.push(place);
+        sorted[at].2.push(query);
+    }
+    sorted
+}
+
+/// Answers any request but Produce, which the connection begins by itself.
+pub async fn dispatch(shard: &Rc<Shard>, request: &Request) -> Result<Answer, Malformed> {
+    match request.api.key {
+        ApiKey::Produce => unreachable!("the connection begins Produce by itself"),
+        ApiKey::Fetch => fetch::handle(shard, request).await,
+        ApiKey::ListOffsets => list_offsets::handle(shard, request).await,
+        ApiKey::Metadata => metadata::handle(shard, request).await,
+        ApiKey::ApiVersions => api_versions::handle(shard, request),
+        ApiKey::CreateTopics => create_topics::handle(shard, request).await,
+        ApiKey::DeleteTopics => delete_topics::handle(shard, request).await,
+        ApiKey::InitProducerId => init_producer_id::handle(shard, request).await,
+        ApiKey::OffsetForLeaderEpoch => offset_for_leader_epoch::handle(shard, request).await,
+        ApiKey::DescribeConfigs => describe_configs::handle(shard, request),
+        ApiKey::IncrementalAlterConfigs => incremental_alter_configs::handle(shard, request).await,
+    }
+}

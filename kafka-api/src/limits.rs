@@ -1,0 +1,63 @@
+//! Every bound of the Kafka side, with its unit, in one place (design §8.2).
+
+use std::time::Duration;
+
+/// Largest request frame by default, in bytes, without the four length bytes (Kafka's `socket.request.max.bytes`).
+pub const FRAME_BYTES: usize = 100 << 20;
+/// Elements of all arrays of one request together. Kafka 4.4 refuses single arrays above this.
+pub const ARRAY_ELEMENTS: usize = 1_000_000;
+/// Tagged fields of one request together.
+pub const TAGGED_FIELDS: usize = 10_000;
+/// Bytes of a client id that a log line shows.
+pub const CLIENT_ID_SHOWN_BYTES: usize = 64;
+/// Requests of one connection that were read and not answered yet.
+pub const REQUESTS_IN_FLIGHT: usize = 100;
+/// Parts (buffers) that one vectored write carries at most.
+pub const WRITE_PARTS: usize = 256;
+/// Bytes that one vectored write carries, beyond its first part; the clock of a stalled reader restarts with every write.
+pub const WRITE_BYTES: usize = 1 << 20;
+/// A client that takes longer than this to take one write of [`WRITE_BYTES`] is cut off.
+pub const WRITE_STALL: Duration = Duration::from_secs(120);
+/// A connection without a request for this long is closed (Kafka's `connections.max.idle.ms`).
+pub const IDLE: Duration = Duration::from_secs(600);
+/// A frame that has begun must have arrived whole after this long.
+pub const PARTIAL_FRAME: Duration = Duration::from_secs(30);
+/// How often a shard looks for connections that are past one of the deadlines above.
+pub const SWEEP: Duration = Duration::from_secs(5);
+/// Free space that a read from a socket starts with, in bytes; it doubles while reads fill it.
+pub const READ_MIN_BYTES: usize = 4 << 10;
+/// Free space that a read from a socket is given at most, in bytes.
+pub const READ_MAX_BYTES: usize = 64 << 10;
+/// Frames above this get a buffer of their own, in bytes.
+pub const OWN_BUFFER_BYTES: usize = 64 << 10;
+/// Frames up to this are leased whole from the memory class of whole requests, larger ones piece by piece, as they arrive, from that
+/// of partial frames. In bytes.
+pub const LEASE_WHOLE_BYTES: usize = 1 << 20;
+/// Idle read buffers that a shard keeps for its next connection with bytes.
+pub const SPARE_BUFFERS: usize = 16;
+/// Connections of one shard.
+pub const CONNECTIONS: usize = 100_000;
+
+/// Bytes of a batch that are checked before other tasks get a turn; also the window of the decompressors.
+pub const CHECK_SLICE_BYTES: usize = 64 << 10;
+/// Rows of `RecordErrors` that one partition's answer carries.
+pub const RECORD_ERRORS: usize = 1_000;
+
+/// Bytes of a Fetch answer, whatever the client asks for (Kafka's `fetch.max.bytes`); the first batch may pass it.
+pub const FETCH_BYTES: usize = 55 << 20;
+/// A long poll waits at most this long, whatever the client asks for.
+pub const FETCH_WAIT: Duration = Duration::from_secs(600);
+/// A produce request waits at most this long for its commit, whatever the client asks for.
+pub const PRODUCE_WAIT: Duration = Duration::from_secs(600);
+/// Fetched bytes up to this cross a ring without the owner holding their memory lease until they are written.
+pub const UNLEASED_FETCH_BYTES: usize = 64 << 10;
+/// Fetches of one shard that read from disk at one time.
+pub const FETCH_DISK_READS: usize = 4;
+/// Waits for the metadata group (create, delete, alter, producer ids) end after this, unless the client asks for less.
+pub const CONTROLLER_WAIT: Duration = Duration::from_secs(30);
+/// Producer ids that a shard takes from the metadata group at a time.
+pub const PRODUCER_ID_BLOCK: u32 = 1_000;
+/// Topics that one Metadata request may create.
+pub const AUTO_CREATE_TOPICS: usize = 100;
+/// Bytes of a topic name.
+pub const TOPIC_NAME_BYTES: usize = 249;

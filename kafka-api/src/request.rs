@@ -1,0 +1,150 @@
+//! What crosses the rings between shards: questions about partitions to the shard that owns them, changes of the metadata to shard 0 and
+//! from it, and news. Plain data; payloads are `Bytes` and are not copied.
+
+use std::sync::Arc;
+
+use cluster::Refused;
+use cluster::controller::{AlterTopic, CreatedTopic, NewTopic, ProducerIds, TopicRef};
+use cluster::metadata::Change;
+use cluster::view::Announcement;
+use engine::batch::Batch;
+use engine::metrics::Sample;
+use engine::ring::Credits;
+use engine::types::{GroupId, TopicId};
+use raftgroup::Acks;
+use smallvec::SmallVec;
+
+use crate::error::ErrorCode;
+use crate::handlers::fetch::wire::PartAnswer as Fetched;
+use crate::handlers::produce::wire::PartAnswer as Appended;
+
+/// Calls that one shard may have under way at another, by class.
+pub const CREDITS: Credits = Credits {
+    short: 256,
+    append: 1024,
+    waiter: 1024,
+};
+
+/// See the module. One that is marked *cast* has no answer.
+#[derive(Debug)]
+pub enum ShardRequest {
+    /// Batches for partitions of this shard, in order.
+    Produce(ProduceCall),
+    /// Read partitions of this shard; answered when enough is there or time is up.
+    Fetch(FetchCall),
+    /// Cast: the caller needs only this much more; 0 is "answer now".
+    FetchLess {
+        call: u64,
+        min_bytes: usize,
+    },
+    /// Cast: the caller has written what the call gave it, or wants nothing of it any more.
+    FetchDone {
+        call: u64,
+    },
+    Offsets(Vec<OffsetQuery>),
+    Epochs(Vec<EpochQuery>),
+    /// To shard 0.
+    Controller(ControllerCall),
+    /// From shard 0: the metadata changed.
+    Changes(Arc<[Change]>),
+    /// Cast: who leads what.
+    Leaders(Arc<[Announcement]>),
+    Metrics,
+}
+
+#[derive(Debug)]
+pub enum ShardReply {
+    Produce(SmallVec<[Appended; 1]>),
+    Fetch(FetchReply),
+    Offsets(Vec<OffsetAnswer>),
+    Epochs(Vec<EpochAnswer>),
+    Controller(ControllerReply),
+    Done,
+    Metrics(Vec<Sample>),
+}
+
+#[derive(Debug)]
+pub struct ProduceCall {
+    pub parts: SmallVec<[(GroupId, Batch); 1]>,
+    pub acks: Acks,
+    /// After this long the answer is REQUEST_TIMED_OUT, so that a partition without quorum holds no credit for ever.
+    pub timeout_ms: u32,
+}
+
+#[derive(Debug)]
+pub struct FetchCall {
+    /// The caller's number for this call.
+    pub id: u64,
+    /// In the client's order.
+    pub queries: SmallVec<[FetchQuery; 1]>,
+    pub max_bytes: usize,
+    pub min_bytes: usize,
+    pub max_wait_ms: u32,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct FetchQuery {
+    pub group: GroupId,
+    pub offset: i64,
+    /// -1: not said.
+    pub current_leader_epoch: i32,
+    /// -1: not said.
+    pub last_fetched_epoch: i32,
+    pub max_bytes: usize,
+}
+
+#[derive(Debug)]
+pub struct FetchReply {
+    /// One for each query, in their order.
+    pub parts: SmallVec<[Fetched; 1]>,
+    /// The owner holds memory for it until it is told [`ShardRequest::FetchDone`].
+    pub leased: bool,
+}
+
+/// ListOffsets for one partition. `timestamp` is one of the special ones or a time.
+#[derive(Clone, Copy, Debug)]
+pub struct OffsetQuery {
+    pub group: GroupId,
+    pub current_leader_epoch: i32,
+    pub timestamp: i64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OffsetAnswer {
+    pub error: ErrorCode,
+    pub timestamp: i64,
+    pub offset: i64,
+    pub leader_epoch: i32,
+}
+
+/// OffsetForLeaderEpoch for one partition.
+#[derive(Clone, Copy, Debug)]
+pub struct EpochQuery {
+    pub group: GroupId,
+    pub current_leader_epoch: i32,
+    pub epoch: i32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EpochAnswer {
+    pub error: ErrorCode,
+    pub epoch: i32,
+    pub end_offset: i64,
+}
+
+/// What shard 0 is asked to change.
+#[derive(Debug)]
+pub enum ControllerCall {
+    Create(NewTopic),
+    Delete(TopicRef),
+    Alter(AlterTopic),
+    ProducerIds,
+}
+
+#[derive(Debug)]
+pub enum ControllerReply {
+    Created(Result<CreatedTopic, Refused>),
+    Deleted(Result<(String, TopicId), Refused>),
+    Altered(Result<(), Refused>),
+    ProducerIds(Result<ProducerIds, Refused>),
+}

@@ -1,0 +1,381 @@
+//! A walk over a request before `kafka-protocol` decodes it.
+//!
+//! The library reserves memory for as many elements as an array announces, and collects any number of tagged fields. So each request
+//! that it decodes is first walked by its schema with a [`Reader`], which bounds both; only what passes is decoded. Produce and Fetch,
+//! the hot ones, are read by hand and are not here.
+
+use kafka_protocol::protocol::Decodable;
+
+use crate::error::Malformed;
+use crate::frame::Request;
+use crate::versions::ApiKey;
+use crate::wire::Reader;
+
+/// A field and the versions that have it.
+struct Field {
+    from: i16,
+    to: i16,
+    kind: Kind,
+}
+
+enum Kind {
+    /// That many bytes.
+    Fixed(usize),
+    /// A string, nullable or not.
+    Str,
+    /// An array of structures, nullable or not.
+    Array(&'static [Field]),
+    /// An array of values of that many bytes each.
+    FixedArray(usize),
+    /// An array of strings.
+    StrArray,
+}
+
+const fn all(kind: Kind) -> Field {
+    since(0, kind)
+}
+
+const fn since(from: i16, kind: Kind) -> Field {
+    Field {
+        from,
+        to: i16::MAX,
+        kind,
+    }
+}
+
+const fn between(from: i16, to: i16, kind: Kind) -> Field {
+    Field { from, to, kind }
+}
+
+use Kind::{Array, Fixed, FixedArray, Str, StrArray};
+
+const LIST_OFFSETS: &[Field] = &[
+    all(Fixed(4)),
+    since(2, Fixed(1)),
+    all(Array(&[
+        all(Str),
+        all(Array(&[all(Fixed(4)), since(4, Fixed(4)), all(Fixed(8))])),
+    ])),
+    since(10, Fixed(4)),
+];
+
+const METADATA: &[Field] = &[
+    all(Array(&[since(10, Fixed(16)), all(Str)])),
+    since(4, Fixed(1)),
+    between(8, 10, Fixed(1)),
+    since(8, Fixed(1)),
+];
+
+const API_VERSIONS: &[Field] = &[
+    since(3, Str),
+    since(3, Str),
+    since(5, Str),
+    since(5, Fixed(4)),
+];
+
+const CREATE_TOPICS: &[Field] = &[
+    all(Array(&[
+        all(Str),
+        all(Fixed(4)),
+        all(Fixed(2)),
+        all(Array(&[all(Fixed(4)), all(FixedArray(4))])),
+        all(Array(&[all(Str), all(Str)])),
+    ])),
+    all(Fixed(4)),
+    all(Fixed(1)),
+];
+
+const DELETE_TOPICS: &[Field] = &[
+    since(6, Array(&[all(Str), all(Fixed(16))])),
+    between(0, 5, StrArray),
+    all(Fixed(4)),
+];
+
+const INIT_PRODUCER_ID: &[Field] = &[
+    all(Str),
+    all(Fixed(4)),
+    since(3, Fixed(8)),
+    since(3, Fixed(2)),
+];
+
+const OFFSET_FOR_LEADER_EPOCH: &[Field] = &[
+    since(3, Fixed(4)),
+    all(Array(&[
+        all(Str),
+        all(Array(&[all(Fixed(4)), all(Fixed(4)), all(Fixed(4))])),
+    ])),
+];
+
+const DESCRIBE_CONFIGS: &[Field] = &[
+    all(Array(&[all(Fixed(1)), all(Str), all(StrArray)])),
+    all(Fixed(1)),
+    since(3, Fixed(1)),
+];
+
+const INCREMENTAL_ALTER_CONFIGS: &[Field] = &[
+    all(Array(&[
+        all(Fixed(1)),
+        all(Str),
+        all(Array(&[all(Str), all(Fixed(1)), all(Str)])),
+    ])),
+    all(Fixed(1)),
+];
+
+fn schema(key: ApiKey) -> &'static [Field] {
+    match key {
+        ApiKey::ListOffsets => LIST_OFFSETS,
+        ApiKey::Metadata => METADATA,
+        ApiKey::ApiVersions => API_VERSIONS,
+        ApiKey::CreateTopics => CREATE_TOPICS,
+        ApiKey::DeleteTopics => DELETE_TOPICS,
+        ApiKey::InitProducerId => INIT_PRODUCER_ID,
+        ApiKey::OffsetForLeaderEpoch => OFFSET_FOR_LEADER_EPOCH,
+        ApiKey::DescribeConfigs => DESCRIBE_CONFIGS,
+        ApiKey::IncrementalAlterConfigs => INCREMENTAL_ALTER_CONFIGS,
+        ApiKey::Produce | ApiKey::Fetch => unreachable!("Produce and Fetch are read by hand"),
+    }
+}
+
+/// Fewest bytes that a structure takes.
+fn smallest(fields: &[Field], version: i16, flexible: bool) -> usize {
+    let mut bytes = usize::from(flexible);
+    for field in fields {
+        if !(field.from..=field.to).contains(&version) {
+            continue;
+        }
+        bytes += match field.kind {
+            Fixed(n) => n,
+            _ if flexible => 1,
+            Str => 2,
+            _ => 4,
+        };
+    }
+    bytes
+}
+
+fn walk(r: &mut Reader, fields: &[Field], version: i16, flexible: bool) -> Result<(), Malformed> {
+    for field in fields {
+        if !(field.from..=field.to).contains(&version) {
+            continue;
+        }
+        match field.kind {
+            Fixed(n) => r.skip(n)?,
+            Str => r.skip_string(flexible)?,
+            Array(fields) => {
+                let smallest = smallest(fields, version, flexible);
+                for _ in 0..r.nullable_array(flexible, smallest)?.unwrap_or(0) {
+                    walk(r, fields, version, flexible)?;
+                }
+            }
+            FixedArray(n) => {
+                let count = r.nullable_array(flexible, n)?.unwrap_or(0);
+                r.skip(count * n)?;
+            }
+            StrArray => {
+                let smallest = if flexible { 1 } else { 2 };
+                for _ in 0..r.nullable_array(flexible, smallest)?.unwrap_or(0) {
+                    r.skip_string(flexible)?;
+                }
+            }
+        }
+    }
+    r.skip_tags(flexible)
+}
+
+/// Walks the body of `request`; gives the number of array elements in it.
+pub fn check(request: &Request) -> Result<usize, Malformed> {
+    let mut r = request.body.clone();
+    walk(
+        &mut r,
+        schema(request.api.key),
+        request.version,
+        request.flexible(),
+    )?;
+    Ok(r.elements_seen())
+}
+
+/// Checks and decodes the body of `request`, in the schema of `version`, which is the request's own unless that is one that
+/// `kafka-protocol` doesn't know.
+pub fn decode<T: Decodable>(request: &Request, version: i16) -> Result<T, Malformed> {
+    check(request)?;
+    T::decode(&mut request.body.rest(), version).map_err(|_| Malformed::Schema)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::frame::{self, Frame};
+    use crate::versions::{self, Api};
+    use bytes::{BufMut, BytesMut};
+    use kafka_protocol::messages as m;
+    use kafka_protocol::protocol::{Encodable, StrBytes};
+    use proptest::prelude::*;
+
+    fn request(api: &Api, version: i16, body: &[u8]) -> Request {
+        let mut b = BytesMut::new();
+        b.put_i16(api.key as i16);
+        b.put_i16(version);
+        b.put_i32(1);
+        b.put_i16(-1);
+        if api.flexible(version) {
+            b.put_u8(0);
+        }
+        b.put_slice(body);
+        match frame::parse(b.freeze()) {
+            Ok(Frame::Request(r)) => r,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn s(v: &'static str) -> StrBytes {
+        StrBytes::from_static_str(v)
+    }
+
+    /// Encodes with the library and walks with the table: the walk must end exactly where the bytes do.
+    fn agrees<T: Encodable + Decodable + PartialEq + std::fmt::Debug>(
+        key: ApiKey,
+        known_to: i16,
+        make: impl Fn(i16) -> T,
+    ) {
+        let api = versions::find(key as i16).expect("in the table");
+        for version in api.min..=known_to {
+            let message = make(version);
+            let mut body = BytesMut::new();
+            message.encode(&mut body, version).unwrap();
+            let request = request(api, version, &body);
+            let mut r = request.body.clone();
+            walk(&mut r, schema(key), version, request.flexible()).unwrap();
+            assert_eq!(r.left(), 0, "{key:?} {version}");
+            assert_eq!(decode::<T>(&request, version).unwrap(), message);
+            // Every cut is seen.
+            let body = body.freeze();
+            for end in 0..body.len() {
+                let mut cut = request.clone();
+                cut.body = Reader::new(body.slice(..end));
+                assert!(check(&cut).is_err(), "{key:?} {version} cut at {end}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_schemas_agree_with_the_library() {
+        agrees(ApiKey::ListOffsets, 10, |_| {
+            m::ListOffsetsRequest::default().with_topics(vec![
+                m::list_offsets_request::ListOffsetsTopic::default()
+                    .with_name(s("a").into())
+                    .with_partitions(vec![Default::default(), Default::default()]),
+                Default::default(),
+            ])
+        });
+        agrees(ApiKey::Metadata, 13, |_| {
+            m::MetadataRequest::default().with_topics(Some(vec![
+                m::metadata_request::MetadataRequestTopic::default().with_name(Some(s("a").into())),
+                m::metadata_request::MetadataRequestTopic::default()
+                    .with_name(Some(s("bcd").into())),
+            ]))
+        });
+        agrees(ApiKey::ApiVersions, 4, |v| {
+            let r = m::ApiVersionsRequest::default();
+            if v < 3 {
+                return r;
+            }
+            r.with_client_software_name(s("kcat"))
+                .with_client_software_version(s("1"))
+        });
+        agrees(ApiKey::CreateTopics, 7, |_| {
+            m::CreateTopicsRequest::default().with_topics(vec![
+                m::create_topics_request::CreatableTopic::default()
+                    .with_name(s("t").into())
+                    .with_assignments(vec![
+                        m::create_topics_request::CreatableReplicaAssignment::default()
+                            .with_broker_ids(vec![1.into(), 2.into()]),
+                    ])
+                    .with_configs(vec![
+                        m::create_topics_request::CreatableTopicConfig::default()
+                            .with_name(s("k"))
+                            .with_value(None),
+                    ]),
+            ])
+        });
+        agrees(ApiKey::DeleteTopics, 6, |v| {
+            let r = m::DeleteTopicsRequest::default();
+            if v >= 6 {
+                r.with_topics(vec![
+                    m::delete_topics_request::DeleteTopicState::default().with_name(None),
+                    m::delete_topics_request::DeleteTopicState::default()
+                        .with_name(Some(s("x").into())),
+                ])
+            } else {
+                r.with_topic_names(vec![s("x").into(), s("yy").into()])
+            }
+        });
+        agrees(ApiKey::InitProducerId, 5, |_| {
+            m::InitProducerIdRequest::default().with_transactional_id(Some(s("tx").into()))
+        });
+        agrees(ApiKey::OffsetForLeaderEpoch, 4, |_| {
+            m::OffsetForLeaderEpochRequest::default().with_topics(vec![
+                m::offset_for_leader_epoch_request::OffsetForLeaderTopic::default()
+                    .with_topic(s("a").into())
+                    .with_partitions(vec![Default::default(), Default::default()]),
+            ])
+        });
+        agrees(ApiKey::DescribeConfigs, 4, |_| {
+            m::DescribeConfigsRequest::default().with_resources(vec![
+                m::describe_configs_request::DescribeConfigsResource::default()
+                    .with_resource_name(s("a"))
+                    .with_configuration_keys(Some(vec![s("k"), s("l")])),
+                m::describe_configs_request::DescribeConfigsResource::default()
+                    .with_configuration_keys(None),
+            ])
+        });
+        agrees(ApiKey::IncrementalAlterConfigs, 1, |_| {
+            m::IncrementalAlterConfigsRequest::default().with_resources(vec![
+                m::incremental_alter_configs_request::AlterConfigsResource::default()
+                    .with_resource_name(s("a"))
+                    .with_configs(vec![
+                        m::incremental_alter_configs_request::AlterableConfig::default()
+                            .with_name(s("k"))
+                            .with_value(None),
+                    ]),
+            ])
+        });
+    }
+
+    #[test]
+    fn counts_that_would_fill_the_memory_are_refused() {
+        let api = versions::find(3).expect("Metadata");
+        // 2^31 - 1 topics in ten bytes, as an i32 and as a varint.
+        let r = request(api, 1, &[0x7f, 0xff, 0xff, 0xff, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(check(&r), Err(Malformed::Elements));
+        let r = request(api, 12, &[0xff, 0xff, 0xff, 0xff, 0x0f, 0, 0, 0, 0, 0]);
+        assert_eq!(check(&r), Err(Malformed::Elements));
+        // A million elements, twice: the allowance is for the request, not for each array.
+        let api = versions::find(32).expect("DescribeConfigs");
+        let mut body = BytesMut::new();
+        body.put_i32(2);
+        for _ in 0..2 {
+            body.put_slice(&[2, 0, 0]);
+            body.put_i32(600_000);
+            body.put_bytes(0, 1_200_000);
+        }
+        body.put_u8(0);
+        assert_eq!(check(&request(api, 1, &body)), Err(Malformed::Elements));
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(2_000))]
+        #[test]
+        fn any_body_is_answered(which in 2usize..versions::TABLE.len(), v in 0i16..14, body in proptest::collection::vec(any::<u8>(), 0..120)) {
+            let api = &versions::TABLE[which];
+            let version = api.min + v % (api.max - api.min + 1);
+            let _ = check(&request(api, version, &body));
+        }
+    }
+
+    #[test]
+    fn a_body_that_ends_early_is_refused() {
+        let api = versions::find(3).expect("Metadata");
+        let r = request(api, 9, &[]);
+        assert!(matches!(check(&r), Err(Malformed::Short(_))));
+    }
+}

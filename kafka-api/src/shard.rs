@@ -1,0 +1,360 @@
+//! A shard as the Kafka side sees it: what its connections and handlers share, and the answers it gives to other shards.
+//!
+//! [`Shard::handle`] is called by the ring task for every request of another shard (or of the side office) and never waits: what takes time goes
+//! into a task of its own. [`Shard::serve_connections`] accepts. A question about a partition of this very shard is answered in place, without a
+//! hop ([`Shard::ask`]).
+
+use std::cell::{Cell, RefCell};
+use std::future::Future;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use cluster::broker_config::BrokerConfig;
+use cluster::controller::Controller;
+use cluster::metadata::Change;
+use cluster::view::{Announcement, View};
+use cluster::{Refusal, Refused};
+use engine::memory::Budget;
+use engine::metrics::ShardMetrics;
+use engine::ring::{Class, Gone, Responder, Rpc};
+use engine::rt::{self, Queue};
+use engine::types::{GroupId, NodeId, ShardId, shard_of};
+use indexmap::IndexMap;
+use raftgroup::{Group, Groups};
+
+use crate::error::ErrorCode;
+use crate::handlers::produce::wire::{Endpoint, LeaderHint};
+use crate::handlers::{fetch, list_offsets, offset_for_leader_epoch, produce};
+use crate::limits;
+use crate::request::{ControllerCall, ControllerReply, ShardReply, ShardRequest};
+use crate::sync::join_all;
+
+/// A map with fixed seeds: two runs of one seed see the same (design §2).
+pub(crate) type Map<K, V> = IndexMap<K, V, ahash::RandomState>;
+
+pub(crate) fn map<K, V>() -> Map<K, V> {
+    IndexMap::with_hasher(ahash::RandomState::with_seeds(5, 6, 7, 8))
+}
+
+/// How the node serves its clients.
+#[derive(Clone, Debug, Default)]
+pub struct ServerConfig {
+    /// What DescribeConfigs shows of it, and what it goes by.
+    pub broker: BrokerConfig,
+}
+
+/// What a shard is put together of. `controller` is there on shard 0 alone.
+pub struct Parts {
+    pub id: ShardId,
+    pub shards: u16,
+    pub node: NodeId,
+    pub rpc: Rpc<ShardRequest, ShardReply>,
+    pub groups: Rc<Groups>,
+    pub view: Rc<View>,
+    pub budget: Rc<Budget>,
+    pub metrics: Rc<ShardMetrics>,
+    pub config: Rc<ServerConfig>,
+    pub controller: Option<Rc<Controller>>,
+    /// How full the journal is, 0 to 1; answers to producers are slowed from a half on (L6).
+    pub pressure: Rc<dyn Fn() -> f32>,
+    /// Called for each change of the metadata once the view has it: groups of this shard are created and removed there.
+    pub on_change: Rc<dyn Fn(&Change)>,
+}
+
+/// See the module.
+pub struct Shard {
+    pub id: ShardId,
+    pub shards: u16,
+    pub node: NodeId,
+    pub rpc: Rpc<ShardRequest, ShardReply>,
+    pub groups: Rc<Groups>,
+    pub view: Rc<View>,
+    pub budget: Rc<Budget>,
+    pub metrics: Rc<ShardMetrics>,
+    pub config: Rc<ServerConfig>,
+    pub controller: Option<Rc<Controller>>,
+    pressure: Rc<dyn Fn() -> f32>,
+    on_change: Rc<dyn Fn(&Change)>,
+    pub(crate) fetches: fetch::Fetches,
+    pub(crate) producer_ids: crate::handlers::init_producer_id::Block,
+    pub(crate) connections: crate::connection::Connections,
+    news: RefCell<Map<GroupId, Announcement>>,
+    telling: Cell<bool>,
+}
+
+impl Shard {
+    pub fn new(parts: Parts) -> Rc<Shard> {
+        Rc::new(Shard {
+            id: parts.id,
+            shards: parts.shards,
+            node: parts.node,
+            rpc: parts.rpc,
+            groups: parts.groups,
+            view: parts.view,
+            budget: parts.budget,
+            metrics: parts.metrics,
+            config: parts.config,
+            controller: parts.controller,
+            pressure: parts.pressure,
+            on_change: parts.on_change,
+            fetches: fetch::Fetches::default(),
+            producer_ids: Default::default(),
+            connections: Default::default(),
+            news: RefCell::new(map()),
+            telling: Cell::new(false),
+        })
+    }
+
+    /// The shard of this node that owns a group.
+    pub fn owner(&self, group: GroupId) -> ShardId {
+        shard_of(group, self.shards)
+    }
+
+    /// Answers a request of participant `from`. Never waits.
+    pub fn handle(
+        self: &Rc<Self>,
+        from: usize,
+        request: ShardRequest,
+        responder: Responder<ShardReply>,
+    ) {
+        match request {
+            ShardRequest::FetchLess { call, min_bytes } => {
+                self.fetches.less(from, call, min_bytes);
+            }
+            ShardRequest::FetchDone { call } => self.fetches.done(from, call),
+            ShardRequest::Leaders(news) => {
+                for announcement in news.iter() {
+                    self.view.announce(*announcement);
+                }
+            }
+            ShardRequest::Changes(changes) => {
+                self.take_changes(&changes);
+                responder.reply(ShardReply::Done);
+            }
+            ShardRequest::Metrics => {
+                let budget = &self.budget;
+                self.metrics.memory_used_bytes.set(budget.used_total());
+                self.metrics.memory_budget_bytes.set(budget.total());
+                responder.reply(ShardReply::Metrics(self.metrics.snapshot()));
+            }
+            ShardRequest::Produce(call) => {
+                let shard = self.clone();
+                // The batches enter the log here and now, in the order of the ring; only the answer waits.
+                let pending = produce::append(self, call);
+                rt::spawn(Queue::Latency, async move {
+                    let answers = pending.settle(&shard).await;
+                    responder.reply(ShardReply::Produce(answers));
+                })
+                .detach();
+            }
+            ShardRequest::Fetch(call) => {
+                let shard = self.clone();
+                let waiter = self.fetches.register(from, call.id);
+                rt::spawn(Queue::Latency, async move {
+                    if let Some(reply) = fetch::serve_remote(&shard, from, call, waiter).await {
+                        responder.reply(ShardReply::Fetch(reply));
+                    }
+                })
+                .detach();
+            }
+            ShardRequest::Offsets(_) | ShardRequest::Epochs(_) | ShardRequest::Controller(_) => {
+                let shard = self.clone();
+                rt::spawn(Queue::Latency, async move {
+                    responder.reply(shard.answer(request).await);
+                })
+                .detach();
+            }
+        }
+    }
+
+    /// Asks a shard, which may be this one. Not for Produce and Fetch, which have ways of their own.
+    pub async fn ask(
+        self: &Rc<Self>,
+        shard: ShardId,
+        class: Class,
+        request: ShardRequest,
+    ) -> Result<ShardReply, Gone> {
+        if shard == self.id {
+            return Ok(self.answer(request).await);
+        }
+        self.metrics.cross_shard_hops.increment();
+        self.rpc.call(usize::from(shard.0), class, request).await
+    }
+
+    async fn answer(self: &Rc<Self>, request: ShardRequest) -> ShardReply {
+        match request {
+            ShardRequest::Offsets(queries) => {
+                ShardReply::Offsets(list_offsets::serve(self, queries).await)
+            }
+            ShardRequest::Epochs(queries) => {
+                ShardReply::Epochs(offset_for_leader_epoch::serve(self, &queries))
+            }
+            ShardRequest::Controller(call) => ShardReply::Controller(self.control(call).await),
+            other => unreachable!("{other:?} is not asked this way"),
+        }
+    }
+
+    async fn control(&self, call: ControllerCall) -> ControllerReply {
+        let not_here = || {
+            Refused::new(
+                Refusal::NotController,
+                "The metadata group is not on this shard.",
+            )
+        };
+        let Some(controller) = &self.controller else {
+            return match call {
+                ControllerCall::Create(_) => ControllerReply::Created(Err(not_here())),
+                ControllerCall::Delete(_) => ControllerReply::Deleted(Err(not_here())),
+                ControllerCall::Alter(_) => ControllerReply::Altered(Err(not_here())),
+                ControllerCall::ProducerIds => ControllerReply::ProducerIds(Err(not_here())),
+            };
+        };
+        match call {
+            ControllerCall::Create(new) => {
+                ControllerReply::Created(in_time(controller.create_topic(new)).await)
+            }
+            ControllerCall::Delete(which) => {
+                ControllerReply::Deleted(in_time(controller.delete_topic(which)).await)
+            }
+            ControllerCall::Alter(alter) => {
+                ControllerReply::Altered(in_time(controller.alter_topic(alter)).await)
+            }
+            ControllerCall::ProducerIds => {
+                ControllerReply::ProducerIds(in_time(controller.allocate_producer_ids()).await)
+            }
+        }
+    }
+
+    /// Asks the controller, wherever it is.
+    pub async fn ask_controller(self: &Rc<Self>, call: ControllerCall) -> Option<ControllerReply> {
+        match self
+            .ask(ShardId(0), Class::Append, ShardRequest::Controller(call))
+            .await
+        {
+            Ok(ShardReply::Controller(reply)) => Some(reply),
+            _ => None,
+        }
+    }
+
+    /// Hands changes of the metadata to every shard of this node; ends when all have them. Shard 0 calls it for its controller.
+    pub async fn publish(self: &Rc<Self>, changes: Vec<Change>) {
+        let changes: Arc<[Change]> = changes.into();
+        self.take_changes(&changes);
+        let mut calls = Vec::new();
+        for shard in 0..usize::from(self.shards) {
+            if shard != usize::from(self.id.0) {
+                let request = ShardRequest::Changes(changes.clone());
+                calls.push(Box::pin(self.rpc.call(shard, Class::Short, request)));
+            }
+        }
+        // A shard that is gone is ending the process; the others still count.
+        join_all(calls).await;
+    }
+
+    fn take_changes(&self, changes: &[Change]) {
+        for change in changes {
+            self.view.apply(change);
+            (self.on_change)(change);
+        }
+    }
+
+    /// Takes note of a leader and tells the other shards, a batch at a time. Never waits; the newest word on a group counts.
+    pub fn announce(self: &Rc<Self>, announcement: Announcement) {
+        self.view.announce(announcement);
+        if self.shards == 1 {
+            return;
+        }
+        self.news
+            .borrow_mut()
+            .insert(announcement.group, announcement);
+        if self.telling.replace(true) {
+            return;
+        }
+        let shard = self.clone();
+        rt::spawn(Queue::Latency, async move {
+            loop {
+                let news: Arc<[Announcement]> =
+                    shard.news.borrow_mut().drain(..).map(|(_, a)| a).collect();
+                if news.is_empty() {
+                    break;
+                }
+                for other in 0..usize::from(shard.shards) {
+                    if other != usize::from(shard.id.0) {
+                        let request = ShardRequest::Leaders(news.clone());
+                        shard.rpc.cast(other, request).await;
+                    }
+                }
+            }
+            shard.telling.set(false);
+        })
+        .detach();
+    }
+
+    /// How long an answer to a producer is held back: nothing up to half a journal, rising to 50 ms when it is full (L6).
+    pub(crate) fn slow_down(&self) -> Option<Duration> {
+        let over = (self.pressure)() - 0.5;
+        (over > 0.0).then(|| Duration::from_micros((over.min(0.5) * 100_000.0) as u64))
+    }
+
+    /// The group, if this shard leads it; else what to tell the client.
+    pub(crate) fn led(&self, id: GroupId) -> Result<Rc<Group>, ErrorCode> {
+        match self.groups.get(id) {
+            Some(group) if group.is_leader() => Ok(group),
+            Some(_) => Err(ErrorCode::NotLeaderOrFollower),
+            None if self.view.is_removed(id.topic) => Err(ErrorCode::UnknownTopicOrPartition),
+            None => Err(ErrorCode::NotLeaderOrFollower),
+        }
+    }
+
+    /// Who leads a group, for clients that came to the wrong node.
+    pub(crate) fn leader_hint(&self, group: GroupId) -> Option<LeaderHint> {
+        let leader = self.view.leader(group)?;
+        Some(LeaderHint {
+            node: leader.node?.0,
+            epoch: leader.epoch().0,
+        })
+    }
+
+    /// Where the named nodes are reached.
+    pub(crate) fn endpoints(&self, hints: impl Iterator<Item = i32>) -> Vec<Endpoint> {
+        let brokers = self.view.brokers();
+        let mut found: Vec<Endpoint> = Vec::new();
+        for id in hints {
+            if found.iter().any(|e| e.node == id) {
+                continue;
+            }
+            if let Some(node) = brokers.iter().find(|n| n.id.0 == id) {
+                found.push(Endpoint {
+                    node: id,
+                    host: node.host.clone(),
+                    port: i32::from(node.port),
+                    rack: node.rack.clone(),
+                });
+            }
+        }
+        found
+    }
+}
+
+/// Checks the leader epoch that a client believes in (-1: it doesn't say).
+pub(crate) fn check_epoch(group: &Group, current_leader_epoch: i32) -> Result<(), ErrorCode> {
+    if current_leader_epoch < 0 {
+        return Ok(());
+    }
+    match current_leader_epoch.cmp(&group.leader_epoch().0) {
+        std::cmp::Ordering::Less => Err(ErrorCode::FencedLeaderEpoch),
+        std::cmp::Ordering::Equal => Ok(()),
+        std::cmp::Ordering::Greater => Err(ErrorCode::UnknownLeaderEpoch),
+    }
+}
+
+async fn in_time<T>(work: impl Future<Output = Result<T, Refused>>) -> Result<T, Refused> {
+    match rt::timeout(limits::CONTROLLER_WAIT, work).await {
+        Ok(result) => result,
+        Err(rt::Elapsed) => Err(Refused::new(
+            Refusal::RequestTimedOut,
+            "The change was not committed in time; it may still be.",
+        )),
+    }
+}

@@ -1,0 +1,236 @@
+//! The command line.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Arg, ArgAction, ArgMatches, Args, FromArgMatches, Parser, Subcommand, ValueEnum};
+
+use crate::settings::{KEYS, Layer, Source};
+
+/// A streaming engine that speaks the Kafka protocol. Without a command it serves.
+#[derive(Debug, Parser)]
+#[command(
+    name = "tailrace",
+    version,
+    args_conflicts_with_subcommands = true,
+    override_usage = "tailrace [SETTINGS]\n       tailrace <COMMAND> [OPTIONS]",
+    max_term_width = 100
+)]
+pub struct Cli {
+    #[command(subcommand)]
+    pub command: Option<Command>,
+    #[command(flatten)]
+    pub settings: SettingsArgs,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Run a node (the default)
+    Serve(SettingsArgs),
+    /// Print the settings in force, as a config file, and where each comes from
+    Config(SettingsArgs),
+    /// Create, list, describe and delete topics
+    #[command(subcommand)]
+    Topic(TopicCommand),
+    /// Produce one record per line of standard input
+    Produce(ProduceArgs),
+    /// Print the records of a topic
+    Consume(ConsumeArgs),
+}
+
+/// The settings given as flags, one flag per row of the table of settings.
+#[derive(Debug, Default)]
+pub struct SettingsArgs {
+    pub config: Option<PathBuf>,
+    pub layer: Layer,
+}
+
+impl Args for SettingsArgs {
+    fn augment_args(cmd: clap::Command) -> clap::Command {
+        let file = Arg::new("config")
+            .long("config")
+            .value_name("FILE")
+            .value_parser(clap::value_parser!(PathBuf))
+            .help("A TOML file of settings, named as the flags are; the variable TAILRACE_CONFIG does the same");
+        KEYS.iter().fold(cmd.arg(file), |cmd, key| {
+            let mut arg = Arg::new(key.name)
+                .long(key.name)
+                .value_name(key.value_name)
+                .action(ArgAction::Set)
+                .help(key.help);
+            if key.switch {
+                arg = arg
+                    .num_args(0..=1)
+                    .require_equals(true)
+                    .default_missing_value("true");
+            }
+            cmd.arg(arg)
+        })
+    }
+
+    fn augment_args_for_update(cmd: clap::Command) -> clap::Command {
+        Self::augment_args(cmd)
+    }
+}
+
+impl FromArgMatches for SettingsArgs {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<SettingsArgs, clap::Error> {
+        let mut args = SettingsArgs::default();
+        args.update_from_arg_matches(matches)?;
+        Ok(args)
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        self.config = matches.get_one::<PathBuf>("config").cloned();
+        for key in KEYS {
+            if let Some(text) = matches.get_one::<String>(key.name) {
+                let source = Source::Flag(format!("--{}", key.name));
+                self.layer.insert(key.name, (text.clone(), source));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Which broker client commands talk to.
+#[derive(Clone, Debug, Args)]
+pub struct BrokerArgs {
+    /// The broker to start from
+    #[arg(
+        short,
+        long,
+        value_name = "HOST:PORT",
+        default_value = "127.0.0.1:9092",
+        env = "TAILRACE_BROKER"
+    )]
+    pub broker: String,
+    /// How long one request may take, with everything that is tried again, in milliseconds
+    #[arg(long, value_name = "MS", default_value_t = 30_000)]
+    pub timeout_ms: u64,
+}
+
+impl BrokerArgs {
+    pub fn timeout(&self) -> Duration {
+        Duration::from_millis(self.timeout_ms)
+    }
+}
+
+#[derive(Debug, Subcommand)]
+pub enum TopicCommand {
+    /// Create topics
+    Create {
+        #[arg(required = true)]
+        names: Vec<String>,
+        /// Partitions [default: the broker's]
+        #[arg(short, long, default_value_t = -1, hide_default_value = true, allow_negative_numbers = true)]
+        partitions: i32,
+        /// Replicas of each partition [default: the broker's]
+        #[arg(short, long, default_value_t = -1, hide_default_value = true, allow_negative_numbers = true)]
+        replication_factor: i16,
+        /// A topic config, e.g. retention.ms=60000; may be repeated
+        #[arg(short, long = "config", value_name = "NAME=VALUE")]
+        configs: Vec<String>,
+        /// Succeed if a topic is there already
+        #[arg(long)]
+        if_not_exists: bool,
+        #[command(flatten)]
+        broker: BrokerArgs,
+    },
+    /// List topics: name, partitions, replicas
+    List {
+        #[command(flatten)]
+        broker: BrokerArgs,
+    },
+    /// Show a topic's partitions with their leaders and offsets, and its configs
+    Describe {
+        #[arg(required = true)]
+        names: Vec<String>,
+        #[command(flatten)]
+        broker: BrokerArgs,
+    },
+    /// Delete topics with all their records
+    Delete {
+        #[arg(required = true)]
+        names: Vec<String>,
+        #[command(flatten)]
+        broker: BrokerArgs,
+    },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum CodecArg {
+    None,
+    Gzip,
+    Snappy,
+    Lz4,
+    Zstd,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum AcksArg {
+    /// Committed and synced
+    All,
+    /// In the leader's memory
+    #[value(name = "1")]
+    Leader,
+    /// Don't wait
+    #[value(name = "0")]
+    None,
+}
+
+#[derive(Debug, Args)]
+pub struct ProduceArgs {
+    pub topic: String,
+    /// The partition [default: by the key's hash as Kafka does it, without a key in turn]
+    #[arg(short, long)]
+    pub partition: Option<i32>,
+    /// What parts key and value in a line; without it lines are values
+    #[arg(short = 'K', long, value_name = "TEXT")]
+    pub key_separator: Option<String>,
+    /// A header of every record; may be repeated
+    #[arg(short = 'H', long = "header", value_name = "NAME=VALUE")]
+    pub headers: Vec<String>,
+    /// A key or value that is exactly this text is null
+    #[arg(long, value_name = "TEXT")]
+    pub null: Option<String>,
+    #[arg(short = 'z', long, value_enum, default_value = "none")]
+    pub codec: CodecArg,
+    #[arg(long, value_enum, default_value = "all")]
+    pub acks: AcksArg,
+    /// Records per batch, at most
+    #[arg(long, value_name = "N", default_value_t = 10_000)]
+    pub batch_records: usize,
+    /// Print partition and offset of every batch
+    #[arg(short, long)]
+    pub verbose: bool,
+    #[command(flatten)]
+    pub broker: BrokerArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct ConsumeArgs {
+    pub topic: String,
+    /// Only this partition; may be repeated
+    #[arg(short, long = "partition")]
+    pub partitions: Vec<i32>,
+    /// Where to begin: beginning, end, an offset, -N for N before the end, or @MS for the first record at or after a time in milliseconds
+    #[arg(short, long, default_value = "beginning", allow_hyphen_values = true)]
+    pub offset: String,
+    /// End after so many records
+    #[arg(short, long, value_name = "N")]
+    pub count: Option<u64>,
+    /// End at the end of every partition
+    #[arg(short, long)]
+    pub exit: bool,
+    /// Print the key and this text before each value
+    #[arg(short = 'K', long, value_name = "TEXT")]
+    pub key_separator: Option<String>,
+    /// What is printed of each record: %k key, %v value, %h headers, %t topic, %p partition, %o offset, %T timestamp, %K and %V lengths (-1 for null), %% a per cent sign; \n, \t, \0
+    #[arg(short, long, value_name = "FORMAT", conflicts_with = "key_separator")]
+    pub format: Option<String>,
+    /// What is printed for a null key or value
+    #[arg(long, value_name = "TEXT", default_value = "")]
+    pub null: String,
+    #[command(flatten)]
+    pub broker: BrokerArgs,
+}

@@ -1,0 +1,173 @@
+//! Whether this machine can run a node, asked before anything is touched, so that the answer is a sentence and not an errno from the depths.
+
+use std::io::{ErrorKind, Write};
+use std::net::SocketAddr;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use engine::rt::AlignedBuf;
+
+use crate::data_dir::cannot;
+use crate::exit::{Exit, Fatal};
+
+/// One block of direct I/O, in bytes.
+const BLOCK: usize = engine::limits::BLOCK_BYTES;
+
+/// The kernel gives us an io_uring.
+pub fn check_io_uring() -> Result<(), Fatal> {
+    let e = match io_uring::IoUring::new(2) {
+        Ok(_) => return Ok(()),
+        Err(e) => e,
+    };
+    let why = match e.raw_os_error() {
+        Some(libc::ENOSYS) => {
+            "this kernel has no io_uring: Tailrace needs Linux 5.10 or newer, and a container runtime that passes io_uring on".to_string()
+        }
+        Some(libc::EPERM) => match std::fs::read_to_string("/proc/sys/kernel/io_uring_disabled") {
+            Ok(text) if text.trim() != "0" => format!(
+                "io_uring is disabled (kernel.io_uring_disabled = {}): run `sysctl -w kernel.io_uring_disabled=0` as root, or as 1 add the user to the group of kernel.io_uring_group",
+                text.trim()
+            ),
+            _ => "io_uring is forbidden, most likely by a container's seccomp profile: allow io_uring_setup, io_uring_enter and io_uring_register".to_string(),
+        },
+        Some(libc::ENOMEM) => {
+            "there is not enough locked memory for io_uring: raise it with `ulimit -l unlimited`, or LimitMEMLOCK=infinity in a systemd unit".to_string()
+        }
+        _ => format!("io_uring can't be set up: {e}"),
+    };
+    Err(Fatal::new(Exit::Unfit, why))
+}
+
+/// Locked memory that a shard's runtime insists on, in bytes.
+const LOCKED_BYTES: u64 = 512 << 10;
+
+/// Enough memory can be locked. The runtime raises the limit as far as it may, so that the hard limit counts.
+pub fn check_locked_memory() -> Result<(), Fatal> {
+    let limits = std::fs::read_to_string("/proc/self/limits").unwrap_or_default();
+    match hard_limit(&limits, "Max locked memory") {
+        Some(bytes) if bytes < LOCKED_BYTES => Err(Fatal::new(
+            Exit::Unfit,
+            format!(
+                "only {} KiB of memory may be locked, and io_uring needs {} KiB: raise it with `ulimit -l unlimited` as root, \
+                 LimitMEMLOCK=infinity in a systemd unit, --ulimit memlock=-1 for a container, or in /etc/security/limits.conf",
+                bytes >> 10,
+                LOCKED_BYTES >> 10
+            ),
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// A row of `/proc/self/limits`: name, soft limit, hard limit, unit. `None` when there is no limit or no such row.
+fn hard_limit(limits: &str, name: &str) -> Option<u64> {
+    let row = limits.lines().find_map(|l| l.strip_prefix(name))?;
+    row.split_whitespace().nth(1)?.parse().ok()
+}
+
+/// A block can be written to this directory past the page cache.
+pub fn check_direct_io(dir: &Path) -> Result<(), Fatal> {
+    let probe = dir.join("probe.tmp");
+    let result = std::fs::OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .custom_flags(libc::O_DIRECT)
+        .open(&probe)
+        .and_then(|mut f| f.write_all(&AlignedBuf::zeroed(BLOCK)));
+    let _ = std::fs::remove_file(&probe);
+    match result {
+        Ok(()) => Ok(()),
+        Err(e) if e.kind() == ErrorKind::InvalidInput => Err(Fatal::new(
+            Exit::Unfit,
+            format!(
+                "the filesystem of {} can't do direct I/O (O_DIRECT) in blocks of {BLOCK} bytes: \
+                 use a directory on ext4 or XFS (tmpfs, overlay and network filesystems often can't)",
+                dir.display()
+            ),
+        )),
+        Err(e) => Err(cannot("write to", dir, &e)),
+    }
+}
+
+/// How long a port may be taken. A process that was killed keeps its sockets until the kernel has taken its io_uring down, some milliseconds later.
+const PORT_WAIT: Duration = Duration::from_secs(1);
+const PORT_PAUSE: Duration = Duration::from_millis(2);
+
+/// Nobody listens where we want to.
+pub fn check_port(addr: SocketAddr, setting: &str) -> Result<(), Fatal> {
+    once_free(addr, setting, || engine::rt::check_port_free(addr))
+}
+
+/// Does something that needs a free address; waits a moment for one that is being given up.
+pub fn once_free<T>(
+    addr: SocketAddr,
+    setting: &str,
+    mut listen: impl FnMut() -> std::io::Result<T>,
+) -> Result<T, Fatal> {
+    let start = Instant::now();
+    loop {
+        match listen() {
+            Err(e) if e.kind() == ErrorKind::AddrInUse && start.elapsed() < PORT_WAIT => {
+                std::thread::sleep(PORT_PAUSE);
+            }
+            result => return result.map_err(|e| cannot_listen(addr, setting, &e)),
+        }
+    }
+}
+
+/// Why an address can't be listened on, and what to do.
+pub fn cannot_listen(addr: SocketAddr, setting: &str, e: &std::io::Error) -> Fatal {
+    let (exit, why) = match e.kind() {
+        ErrorKind::AddrInUse => (
+            Exit::AddressInUse,
+            "another process listens there: stop it, or choose another address".to_string(),
+        ),
+        ErrorKind::AddrNotAvailable => (
+            Exit::Unfit,
+            "this machine has no such address: choose one of its own, or 0.0.0.0 for all"
+                .to_string(),
+        ),
+        ErrorKind::PermissionDenied => (
+            Exit::Unfit,
+            "it takes more privileges (ports below 1024 do): choose a higher port".to_string(),
+        ),
+        _ => (Exit::Failure, e.to_string()),
+    };
+    Fatal::new(exit, format!("can't listen on {addr} ({setting}): {why}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_taken_port_is_told_with_its_setting() {
+        let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let e = check_port(taken.local_addr().unwrap(), "kafka-addr").unwrap_err();
+        assert_eq!(e.exit, Exit::AddressInUse);
+        assert!(e.message.contains("kafka-addr"), "{e}");
+        let foreign = check_port("192.0.2.1:9092".parse().unwrap(), "admin-addr").unwrap_err();
+        assert_eq!(foreign.exit, Exit::Unfit);
+    }
+
+    #[test]
+    fn limits_are_read() {
+        let text = "Limit   Soft Limit  Hard Limit  Units\nMax locked memory         65536    131072    bytes\nMax open files  1 unlimited files\n";
+        assert_eq!(hard_limit(text, "Max locked memory"), Some(131_072));
+        assert_eq!(hard_limit(text, "Max open files"), None);
+        assert_eq!(hard_limit("", "Max open files"), None);
+    }
+
+    #[test]
+    fn this_machine_is_fit_or_the_sentence_says_why() {
+        if let Err(e) = check_io_uring() {
+            assert!(e.message.contains("io_uring"), "{e}");
+        }
+        if let Err(e) = check_direct_io(&std::env::temp_dir()) {
+            assert!(e.message.contains("direct I/O"), "{e}");
+        }
+        let missing = check_direct_io(Path::new("/nonexistent")).unwrap_err();
+        assert_eq!(missing.exit, Exit::Unfit);
+    }
+}

@@ -1,0 +1,108 @@
+//! Keeps a shard's groups as the metadata has them: creates the replicas that this node was given, removes those of deleted topics, and hands topic
+//! configs down to the logs.
+//!
+//! A replica goes only when its topic is on the metadata's list of the removed. One whose topic is merely unknown stays, and is named in the log.
+
+use std::rc::Rc;
+
+use cluster::View;
+use cluster::metadata::{Change, Partition};
+use engine::types::{GroupId, NodeId, ReplicaId, ShardId, TopicId, shard_of};
+use raftgroup::{GroupError, Groups};
+
+use crate::exit::{Exit, Fatal};
+
+pub struct Replicas {
+    pub shard: ShardId,
+    pub shards: u16,
+    pub node: NodeId,
+    pub groups: Rc<Groups>,
+    pub view: Rc<View>,
+}
+
+impl Replicas {
+    /// Follows a change that the view has already taken over.
+    pub fn follow(&self, change: &Change) {
+        match change {
+            Change::Reset(image) => {
+                for topic in &image.topics {
+                    self.host(topic.id, 0, &topic.partitions);
+                }
+                for removed in &image.removed {
+                    self.remove(removed.id);
+                }
+            }
+            Change::TopicCreated(topic) => self.host(topic.id, 0, &topic.partitions),
+            Change::PartitionsAdded {
+                topic,
+                from,
+                partitions,
+            } => self.host(*topic, *from, partitions),
+            Change::TopicDeleted(removed) => self.remove(removed.id),
+            Change::ConfigsAltered { topic, .. } => self.configure(*topic),
+            Change::ClusterFormed { .. }
+            | Change::NodeRegistered(_)
+            | Change::RemovedForgotten(_) => {}
+        }
+    }
+
+    /// Creates what of these partitions belongs to this shard and isn't there.
+    fn host(&self, topic: TopicId, from: i32, partitions: &[Partition]) {
+        for (partition, number) in partitions.iter().zip(from..) {
+            let group = GroupId {
+                topic,
+                partition: number,
+            };
+            if shard_of(group, self.shards) != self.shard || self.groups.get(group).is_some() {
+                continue;
+            }
+            let Some(own) = partition.replicas.iter().find(|r| r.node == self.node) else {
+                continue;
+            };
+            let voters: Vec<ReplicaId> = partition.replicas.iter().map(|r| r.id).collect();
+            if let Err(e) = self.groups.create(own.id, group, &voters) {
+                cannot_create(group, &e);
+            }
+        }
+        self.configure(topic);
+    }
+
+    /// The topic's configs, for the logs of its groups on this shard.
+    fn configure(&self, topic: TopicId) {
+        let Some(topic) = self.view.topic_by_id(topic) else {
+            return;
+        };
+        let policy = topic.config.log_policy();
+        for number in 0..topic.partitions.len() as i32 {
+            if let Some(group) = self.groups.get(topic.group(number)) {
+                group.log().set_policy(policy);
+            }
+        }
+    }
+
+    fn remove(&self, topic: TopicId) {
+        for group in self.groups.ids() {
+            if group.topic == topic {
+                self.groups.remove(group);
+            }
+        }
+    }
+
+    /// Names data of this shard that belongs to nothing known, once everything is known.
+    pub fn name_strays(&self) {
+        for group in self.groups.ids() {
+            if group != GroupId::METADATA && self.view.topic_by_id(group.topic).is_none() {
+                tracing::warn!("the data of {group} belongs to no topic that is known; it is kept");
+            }
+        }
+    }
+}
+
+/// A replica that the metadata gave this node and that can't be made: to go on would be to lie about it.
+fn cannot_create(group: GroupId, e: &GroupError) -> ! {
+    Fatal::new(
+        Exit::Failure,
+        format!("can't create the group {group}: {e}"),
+    )
+    .end()
+}

@@ -1,0 +1,200 @@
+//! The node's settings: defaults, then the file of `--config`, then the environment, then flags; what comes later wins.
+//!
+//! There is one table of settings ([`KEYS`]). A setting has the same name everywhere: `kafka-addr` in the file, `TAILRACE_KAFKA_ADDR` in the
+//! environment, `--kafka-addr` as a flag. Layers hold text; [`Settings::resolve`] parses it once, and every error names the place the text came from.
+//! What isn't in the table is refused in the file and on the command line, and named in a warning when it is in the environment.
+
+mod parse;
+pub(crate) use parse::join;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::fmt::{self, Write};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+/// One setting.
+pub struct Key {
+    pub name: &'static str,
+    pub value_name: &'static str,
+    pub help: &'static str,
+    /// Whether it is a switch, so that a flag without a value means true.
+    pub switch: bool,
+}
+
+macro_rules! keys {
+    ($($name:literal $value:literal $help:literal;)*) => {
+        /// Every setting, in the order in which they are shown.
+        pub const KEYS: &[Key] = &[$(Key { name: $name, value_name: $value, help: $help, switch: matches!($value.as_bytes(), b"BOOL") },)*];
+    };
+}
+
+keys! {
+    "data-dir" "DIR" "Where the data lives; made if it is missing [default: ./data]";
+    "journal-dir" "DIR" "Where the journals live, if on a disk of their own [default: in data-dir]";
+    "kafka-addr" "HOST:PORT" "Where Kafka clients connect; port 0 takes a free one [default: 127.0.0.1:9092]";
+    "advertise" "HOST:PORT" "What clients are told to connect to [default: kafka-addr]";
+    "admin-addr" "HOST:PORT" "Where /ready and /metrics are served over HTTP [default: nowhere]";
+    "shards" "N" "Shards, one per core [default: the CPUs this process may use]";
+    "memory" "SIZE" "Memory for all shards, e.g. 512MiB or 4GiB [default: half of what the machine has]";
+    "overprovisioned" "BOOL" "Neither pin shards to cores nor spin, for machines that are shared [default: false]";
+    "node-id" "N" "This node's id [default: 1]";
+    "rack" "NAME" "This node's rack [default: none]";
+    "auto-create-topics" "BOOL" "Create the topics that clients ask for [default: true]";
+    "num-partitions" "N" "Partitions of a topic that doesn't say how many [default: 1]";
+    "log" "FILTER" "What is logged to stderr, e.g. warn or info,engine=debug [default: info]";
+}
+
+/// Where a value comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Source {
+    Default,
+    File(PathBuf),
+    Environment(String),
+    Flag(String),
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Source::Default => f.write_str("default"),
+            Source::File(path) => write!(f, "file {}", path.display()),
+            Source::Environment(name) => write!(f, "environment {name}"),
+            Source::Flag(name) => write!(f, "flag {name}"),
+        }
+    }
+}
+
+/// Why the settings can't be used.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct SettingsError(pub String);
+
+/// The text of some settings, with its source.
+pub type Layer = BTreeMap<&'static str, (String, Source)>;
+
+/// All settings, parsed.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    pub data_dir: PathBuf,
+    pub journal_dir: Option<PathBuf>,
+    pub kafka_addr: SocketAddr,
+    /// Host and port that clients are told; port 0 stands for that of `kafka_addr`.
+    pub advertise: (String, u16),
+    pub admin_addr: Option<SocketAddr>,
+    pub shards: u16,
+    /// Of all shards together.
+    pub memory_bytes: u64,
+    pub overprovisioned: bool,
+    pub node_id: i32,
+    pub rack: Option<String>,
+    pub auto_create_topics: bool,
+    pub num_partitions: i32,
+    pub log: String,
+    /// Name, value in the file's syntax, source; in the table's order.
+    shown: Vec<(&'static str, Option<String>, Source)>,
+}
+
+/// What the machine gives, for defaults.
+#[derive(Clone, Copy, Debug)]
+pub struct Machine {
+    pub cpus: u16,
+    pub memory_bytes: u64,
+}
+
+/// The variable that sets a setting.
+pub fn environment_name(key: &str) -> String {
+    format!("TAILRACE_{}", key.to_ascii_uppercase().replace('-', "_"))
+}
+
+fn known(name: &str) -> Option<&'static str> {
+    KEYS.iter().map(|k| k.name).find(|n| *n == name)
+}
+
+/// The layer of a TOML file.
+pub fn read_file(path: &Path) -> Result<Layer, SettingsError> {
+    let text = std::fs::read_to_string(path).map_err(|e| {
+        SettingsError(format!(
+            "can't read the config file {}: {e}",
+            path.display()
+        ))
+    })?;
+    parse_file(&text, path)
+}
+
+fn parse_file(text: &str, path: &Path) -> Result<Layer, SettingsError> {
+    let place = path.display();
+    let table: toml::Table = text
+        .parse()
+        .map_err(|e| SettingsError(format!("{place} is not valid TOML: {e}")))?;
+    let mut layer = Layer::new();
+    for (name, value) in table {
+        let Some(key) = known(&name) else {
+            return Err(SettingsError(format!(
+                "{place}: there is no setting '{name}'; there are {}",
+                KEYS.iter().map(|k| k.name).collect::<Vec<_>>().join(", ")
+            )));
+        };
+        let text = match value {
+            toml::Value::String(s) => s,
+            toml::Value::Integer(n) => n.to_string(),
+            toml::Value::Boolean(b) => b.to_string(),
+            other => {
+                return Err(SettingsError(format!(
+                    "{place}: {name} can't be a {}",
+                    other.type_str()
+                )));
+            }
+        };
+        layer.insert(key, (text, Source::File(path.to_path_buf())));
+    }
+    Ok(layer)
+}
+
+/// The layer of the environment, and the variables in it that look like ours but aren't known.
+pub fn from_environment(variables: impl Iterator<Item = (String, String)>) -> (Layer, Vec<String>) {
+    let mut layer = Layer::new();
+    let mut strangers = Vec::new();
+    for (name, value) in variables.filter(|(n, _)| n.starts_with("TAILRACE_")) {
+        match KEYS.iter().find(|k| environment_name(k.name) == name) {
+            Some(key) => {
+                layer.insert(key.name, (value, Source::Environment(name)));
+            }
+            // Read elsewhere: the config file's place, and the broker of client commands.
+            None if matches!(name.as_str(), "TAILRACE_CONFIG" | "TAILRACE_BROKER") => {}
+            None => strangers.push(name),
+        }
+    }
+    (layer, strangers)
+}
+
+impl Settings {
+    /// Parses what the layers say; later layers win.
+    pub fn resolve(layers: &[Layer], machine: Machine) -> Result<Settings, SettingsError> {
+        let mut merged = Layer::new();
+        for layer in layers {
+            merged.extend(layer.iter().map(|(k, v)| (*k, v.clone())));
+        }
+        parse::settings(&merged, machine)
+    }
+
+    /// The settings in force as a config file, each with its source behind it.
+    pub fn show(&self) -> String {
+        let line = |(name, value, _): &(&str, Option<String>, Source)| match value {
+            Some(value) => format!("{name} = {value}"),
+            None => format!("# {name} is not set"),
+        };
+        let width = self
+            .shown
+            .iter()
+            .map(|s| line(s).chars().count())
+            .max()
+            .unwrap_or(0);
+        let mut text = String::new();
+        for setting in &self.shown {
+            let _ = writeln!(text, "{:<width$}  # {}", line(setting), setting.2);
+        }
+        text
+    }
+}

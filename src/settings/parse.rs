@@ -1,0 +1,251 @@
+//! From the text of settings to [`Settings`]: types, ranges, and what goes together.
+
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::path::PathBuf;
+
+use super::{KEYS, Layer, Machine, Settings, SettingsError, Source};
+
+/// Shards of a process.
+const SHARDS_MAX: u16 = 1024;
+/// The least memory a shard works with, in bytes.
+const MEMORY_PER_SHARD_MIN: u64 = 32 << 20;
+
+struct Reader<'a> {
+    layer: &'a Layer,
+    shown: Vec<(&'static str, Option<String>, Source)>,
+}
+
+impl Reader<'_> {
+    /// Parses one setting, or takes the default; keeps what is shown for it.
+    fn get<T>(
+        &mut self,
+        name: &'static str,
+        parse: impl FnOnce(&str) -> Result<T, String>,
+        default: impl FnOnce() -> T,
+        show: impl FnOnce(&T) -> Option<String>,
+    ) -> Result<T, SettingsError> {
+        let (value, source) = match self.layer.get(name) {
+            None => (default(), Source::Default),
+            Some((text, source)) => {
+                let value = parse(text.trim()).map_err(|why| {
+                    SettingsError(format!("{name} can't be '{text}' ({source}): {why}"))
+                })?;
+                (value, source.clone())
+            }
+        };
+        self.shown.push((name, show(&value), source));
+        Ok(value)
+    }
+}
+
+pub(super) fn settings(layer: &Layer, machine: Machine) -> Result<Settings, SettingsError> {
+    let mut r = Reader {
+        layer,
+        shown: Vec::new(),
+    };
+    let quoted = |s: &str| Some(toml::Value::String(s.to_string()).to_string());
+    let path = |p: &PathBuf| quoted(&p.to_string_lossy());
+    let data_dir = r.get("data-dir", directory, || PathBuf::from("./data"), path)?;
+    let journal_dir = r.get(
+        "journal-dir",
+        |t| directory(t).map(Some),
+        || None,
+        |d| d.as_ref().and_then(path),
+    )?;
+    let kafka_addr = r.get(
+        "kafka-addr",
+        address,
+        || SocketAddr::from(([127, 0, 0, 1], 9092)),
+        |a| quoted(&a.to_string()),
+    )?;
+    let advertise = r.get(
+        "advertise",
+        host_and_port,
+        || (kafka_addr.ip().to_string(), kafka_addr.port()),
+        |(host, port)| quoted(&join(host, *port)),
+    )?;
+    let admin_addr = r.get(
+        "admin-addr",
+        |t| address(t).map(Some),
+        || None,
+        |a| a.and_then(|a| quoted(&a.to_string())),
+    )?;
+    let shards = r.get(
+        "shards",
+        |t| number(t, 1, i64::from(SHARDS_MAX)).map(|n| n as u16),
+        || machine.cpus.clamp(1, SHARDS_MAX),
+        |n| Some(n.to_string()),
+    )?;
+    let memory_bytes = r.get(
+        "memory",
+        size,
+        || whole_mib(machine.memory_bytes / 2).max(u64::from(shards) * MEMORY_PER_SHARD_MIN),
+        |n| quoted(&show_size(*n)),
+    )?;
+    let overprovisioned = r.get("overprovisioned", switch, || false, |b| Some(b.to_string()))?;
+    let node_id = r.get(
+        "node-id",
+        |t| number(t, 0, i64::from(i32::MAX)).map(|n| n as i32),
+        || 1,
+        |n| Some(n.to_string()),
+    )?;
+    let rack = r.get(
+        "rack",
+        |t| Ok((!t.is_empty()).then(|| t.to_string())),
+        || None,
+        |t| t.as_deref().and_then(quoted),
+    )?;
+    let auto_create_topics = r.get(
+        "auto-create-topics",
+        switch,
+        || true,
+        |b| Some(b.to_string()),
+    )?;
+    let partitions_max = i64::from(cluster::limits::PARTITIONS_PER_TOPIC);
+    let num_partitions = r.get(
+        "num-partitions",
+        |t| number(t, 1, partitions_max).map(|n| n as i32),
+        || 1,
+        |n| Some(n.to_string()),
+    )?;
+    let log = r.get(
+        "log",
+        |t| Ok(t.to_string()),
+        || "info".to_string(),
+        |t| quoted(t),
+    )?;
+
+    if memory_bytes < u64::from(shards) * MEMORY_PER_SHARD_MIN {
+        return Err(SettingsError(format!(
+            "memory is {}, but {shards} shards need {} each: give more memory or fewer shards",
+            show_size(memory_bytes),
+            show_size(MEMORY_PER_SHARD_MIN)
+        )));
+    }
+    if advertise
+        .0
+        .parse()
+        .is_ok_and(|ip: std::net::IpAddr| ip.is_unspecified())
+    {
+        return Err(SettingsError(format!(
+            "clients can't connect to {}: set advertise to a host and port at which they reach this node",
+            advertise.0
+        )));
+    }
+    assert_eq!(
+        r.shown.len(),
+        KEYS.len(),
+        "every setting of the table is read"
+    );
+    Ok(Settings {
+        data_dir,
+        journal_dir,
+        kafka_addr,
+        advertise,
+        admin_addr,
+        shards,
+        memory_bytes,
+        overprovisioned,
+        node_id,
+        rack,
+        auto_create_topics,
+        num_partitions,
+        log,
+        shown: r.shown,
+    })
+}
+
+fn directory(text: &str) -> Result<PathBuf, String> {
+    if text.is_empty() {
+        return Err("it is empty".into());
+    }
+    Ok(PathBuf::from(text))
+}
+
+fn address(text: &str) -> Result<SocketAddr, String> {
+    if let Ok(address) = text.parse() {
+        return Ok(address);
+    }
+    host_and_port(text)?;
+    let found = text
+        .to_socket_addrs()
+        .map_err(|e| format!("the host can't be resolved: {e}"))?
+        .next();
+    found.ok_or_else(|| "the host has no address".into())
+}
+
+/// `host:port`; an IPv6 address stands in brackets.
+pub(crate) fn host_and_port(text: &str) -> Result<(String, u16), String> {
+    let wanted = "it must be host:port";
+    let (host, port) = text.rsplit_once(':').ok_or(wanted)?;
+    let port = port.parse().map_err(|_| wanted)?;
+    let host = match host.strip_prefix('[').and_then(|h| h.strip_suffix(']')) {
+        Some(v6) => v6,
+        None if host.contains(':') => return Err("an IPv6 address must stand in brackets".into()),
+        None => host,
+    };
+    if host.is_empty() || host.len() > cluster::limits::HOST_BYTES {
+        return Err(wanted.into());
+    }
+    Ok((host.to_string(), port))
+}
+
+/// The opposite of [`host_and_port`].
+pub(crate) fn join(host: &str, port: u16) -> String {
+    if host.contains(':') {
+        format!("[{host}]:{port}")
+    } else {
+        format!("{host}:{port}")
+    }
+}
+
+fn number(text: &str, low: i64, high: i64) -> Result<i64, String> {
+    match text.parse::<i64>() {
+        Ok(n) if (low..=high).contains(&n) => Ok(n),
+        _ => Err(format!("it must be a number from {low} to {high}")),
+    }
+}
+
+fn switch(text: &str) -> Result<bool, String> {
+    match text.to_ascii_lowercase().as_str() {
+        "true" | "1" | "yes" | "on" => Ok(true),
+        "false" | "0" | "no" | "off" => Ok(false),
+        _ => Err("it must be true or false".into()),
+    }
+}
+
+const UNITS: [(&str, u64); 9] = [
+    ("kib", 1 << 10),
+    ("mib", 1 << 20),
+    ("gib", 1 << 30),
+    ("kb", 1_000),
+    ("mb", 1_000_000),
+    ("gb", 1_000_000_000),
+    ("k", 1 << 10),
+    ("m", 1 << 20),
+    ("g", 1 << 30),
+];
+
+fn size(text: &str) -> Result<u64, String> {
+    let wanted = "it must be a size like 512MiB, 4GiB or a number of bytes";
+    let lower = text.to_ascii_lowercase();
+    let (digits, unit) = UNITS
+        .iter()
+        .find_map(|(suffix, unit)| lower.strip_suffix(suffix).map(|d| (d, *unit)))
+        .unwrap_or((lower.strip_suffix('b').unwrap_or(&lower), 1));
+    let n: u64 = digits.trim().parse().map_err(|_| wanted)?;
+    n.checked_mul(unit).ok_or_else(|| wanted.to_string())
+}
+
+fn whole_mib(bytes: u64) -> u64 {
+    bytes >> 20 << 20
+}
+
+fn show_size(bytes: u64) -> String {
+    for (suffix, unit) in [("GiB", 1u64 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)] {
+        if bytes >= unit && bytes.is_multiple_of(unit) {
+            return format!("{}{suffix}", bytes / unit);
+        }
+    }
+    bytes.to_string()
+}
