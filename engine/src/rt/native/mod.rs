@@ -3,7 +3,9 @@
 //! Steps round glommio 0.9, each with a test in `rt::tests`:
 //! - No `DmaFile` is ever opened: if the first one of a process is new and empty, every later DMA read fails; its polled ring runs a core at 100 %; and its
 //!   buffers can't become `Bytes` without a copy. Files go through our own ring.
-//! - `preempt_timer` is 1 ms (default 100 ms), the latency queue is `Latency::Matters`.
+//! - It parks a shard although tasks could run, when an event that wakes nobody comes at the wrong moment: see [`guard`]. Foreign wakes of tasks in a
+//!   `Latency::Matters` queue cause such events all the time, so the latency queue is set apart by its shares alone.
+//! - `preempt_timer` is 1 ms (default 100 ms).
 //! - A TCP stream has no "readable" of its own: a read into an empty buffer is one (`net`).
 //! - Only a task of glommio's reactor can wait for a descriptor; the ring's eventfd is wrapped as a `UnixStream` for that (`disk`).
 //! - Its listeners take no backlog and lack SO_REUSEADDR: we make the socket and hand it over (`net`).
@@ -30,6 +32,7 @@ use super::{Instant, Queue};
 mod disk;
 mod file;
 pub mod fs;
+mod guard;
 mod launch;
 mod net;
 
@@ -58,6 +61,7 @@ struct Shard {
     latency: TaskQueueHandle,
     background: TaskQueueHandle,
     disk: Rc<disk::Disk>,
+    activity: Rc<guard::Activity>,
 }
 
 /// Makes this thread's executor a shard. Called inside the executor.
@@ -65,7 +69,7 @@ fn enter(spin: bool) -> std::io::Result<()> {
     let executor = glommio::executor();
     let latency = executor.create_task_queue(
         Shares::Static(LATENCY_SHARES),
-        Latency::Matters(PREEMPT),
+        Latency::NotImportant,
         "latency",
     );
     let background = executor.create_task_queue(
@@ -75,10 +79,14 @@ fn enter(spin: bool) -> std::io::Result<()> {
     );
     let disk = disk::Disk::new(spin)?;
     POLLS.set(if spin { RING_POLLS } else { 0 });
+    let activity = Rc::new(guard::Activity::default());
+    let guard = glommio::spawn_local_into(guard::guard(activity.clone()), latency);
+    guard.map_err(std::io::Error::from)?.detach();
     SHARD.set(Some(Rc::new(Shard {
         latency,
         background,
         disk,
+        activity,
     })));
     Ok(())
 }
@@ -164,7 +172,8 @@ pub fn spawn<T: 'static>(q: Queue, f: impl Future<Output = T> + 'static) -> Task
         Queue::Latency => shard.latency,
         Queue::Background => shard.background,
     };
-    Task(glommio::spawn_local_into(f, queue).expect("a shard's queues live as long as it does"))
+    let task = glommio::spawn_local_into(guard::Watched::new(shard.activity.clone(), f), queue);
+    Task(task.expect("a shard's queues live as long as it does"))
 }
 
 pub async fn yield_now() {
