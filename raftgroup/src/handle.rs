@@ -1,69 +1,317 @@
-//! One group as its callers see it.
-#![allow(unused_variables)]
-use std::rc::Weak;
+//! One group as its callers see it: synchronous calls, answers now or by a future.
+//!
+//! A call changes the state machine and marks the group dirty; the pump turns it soon after. Borrows of the machine end before anything of
+//! the caller's runs, so a sink or watcher may call any method from within a callback.
+//!
+//! Bounds: [`limits::UNCOMMITTED_ENTRIES`], [`limits::UNCOMMITTED_BYTES`], [`limits::WAITS_PER_GROUP`].
+
+use std::cell::{Cell, RefCell};
+use std::rc::{Rc, Weak};
+use std::task::Waker;
 
 use bytes::Bytes;
-use engine::batch::Batch;
-use engine::log::ReplicaLog;
-use engine::types::{GroupId, LeaderEpoch, Offset, RaftIndex, ReplicaId, Term};
+use engine::batch::{ATTRIBUTE_LOG_APPEND_TIME, Batch};
+use engine::log::{Captured, ReplicaLog};
+use engine::types::{EntryKind, GroupId, LeaderEpoch, Lsn, Offset, RaftIndex, ReplicaId, Term};
+use slab::Slab;
 
-use crate::api::{Acks, ProduceError, Produced, SubscriptionKey, Watcher};
-use crate::wait::CommitWait;
+use crate::api::{Acks, Appended, GroupSink, ProduceError, Produced, SubscriptionKey, Watcher};
+use crate::codec;
+use crate::group::{Effects, Machine};
+use crate::limits;
+use crate::pump::Bell;
+use crate::wait::{CommitWait, Until, Waits};
 
+/// One replica of one group on this shard.
 pub struct Group {
+    id: GroupId,
+    replica: ReplicaId,
     log: ReplicaLog,
+    bell: Rc<Bell>,
+    me: Weak<Group>,
+    machine: RefCell<Machine<ReplicaLog>>,
+    waits: Rc<RefCell<Waits>>,
+    watchers: RefCell<Slab<Weak<dyn Watcher>>>,
+    /// The term that the last turn saw this replica lead in.
+    led: Cell<Option<Term>>,
+    /// The last trim proposed, so that retention does not propose it again while it is in flight.
+    trimmed: Cell<Offset>,
+    dirty: Cell<bool>,
+    removed: Cell<bool>,
 }
 
 impl Group {
+    pub(crate) fn new(
+        id: GroupId,
+        log: ReplicaLog,
+        machine: Machine<ReplicaLog>,
+        bell: Rc<Bell>,
+    ) -> Rc<Group> {
+        Rc::new_cyclic(|me| Group {
+            id,
+            replica: log.id(),
+            trimmed: Cell::new(log.log_start_offset()),
+            log,
+            bell,
+            me: me.clone(),
+            machine: RefCell::new(machine),
+            waits: Rc::default(),
+            watchers: RefCell::default(),
+            led: Cell::new(None),
+            dirty: Cell::new(false),
+            removed: Cell::new(false),
+        })
+    }
+
     pub fn id(&self) -> GroupId {
-        self.log.group()
+        self.id
     }
+
     pub fn replica(&self) -> ReplicaId {
-        self.log.id()
+        self.replica
     }
-    /// Whether this replica leads and its term is durable (G1).
+
+    /// Whether this replica leads and its term is durable (G1): it takes proposals.
     pub fn is_leader(&self) -> bool {
-        todo!()
+        !self.removed.get() && self.machine.borrow().is_leader()
     }
-    /// Whether this replica leads and has committed an entry of its own term (G11).
+
+    /// Whether this replica leads and has committed an entry of its own term, so that its high watermark is the group's (G11).
     pub fn serves(&self) -> bool {
-        todo!()
+        !self.removed.get() && self.machine.borrow().serves()
     }
+
     pub fn term(&self) -> Term {
-        todo!()
+        self.machine.borrow().term()
     }
+
+    /// The leader as far as this replica knows; itself only once its term is durable.
     pub fn leader(&self) -> Option<ReplicaId> {
-        todo!()
+        self.machine.borrow().leader()
     }
+
     /// The current term as Kafka clients see it.
     pub fn leader_epoch(&self) -> LeaderEpoch {
-        todo!()
+        self.machine.borrow().leader_epoch()
     }
+
     pub fn log(&self) -> &ReplicaLog {
         &self.log
     }
+
     pub fn high_watermark(&self) -> Offset {
         self.log.high_watermark()
     }
+
     pub fn log_start_offset(&self) -> Offset {
         self.log.log_start_offset()
     }
+
     pub fn log_end_offset(&self) -> Offset {
         self.log.log_end_offset()
     }
+
+    /// Takes one batch, whose records the caller has checked, into the log: recognises repeats (G10), writes base offset and leader epoch into
+    /// the one copy made, proposes it. `now_ms` is the wall clock, for forgetting producers.
     pub fn produce(&self, batch: Batch, acks: Acks, now_ms: i64) -> Result<Produced, ProduceError> {
-        todo!()
+        self.usable()?;
+        let taken = self.machine.borrow_mut().produce(&batch, now_ms, || {
+            self.waits.borrow().has_room() && self.bell.log_has_room()
+        })?;
+        let appended = Appended {
+            base_offset: taken.base_offset,
+            log_append_time_ms: if batch.header.attributes & ATTRIBUTE_LOG_APPEND_TIME != 0 {
+                taken.timestamp
+            } else {
+                -1
+            },
+            log_start_offset: self.log.log_start_offset(),
+        };
+        let Some(index) = taken.pending else {
+            return Ok(Produced::Done(appended));
+        };
+        self.mark_dirty();
+        match acks {
+            // L11: only the acknowledgement is early; raft is told nothing.
+            Acks::None | Acks::Leader => Ok(Produced::Done(appended)),
+            Acks::All => self
+                .wait(Until::Committed, index, appended)
+                .map(Produced::Wait),
+        }
     }
+
+    /// Proposes a command. The wait ends when it is committed and the sink has been given it.
     pub fn propose_command(&self, data: Bytes) -> Result<CommitWait<RaftIndex>, ProduceError> {
-        todo!()
+        if data.len() > limits::COMMAND_BYTES {
+            return Err(ProduceError::Overloaded);
+        }
+        let index = self.propose(EntryKind::Command, data)?;
+        self.wait(Until::Applied, index, index)
     }
+
+    /// Proposes that the log start at `start` (L9). The wait ends with the log start when that is applied; at once if it is no move.
     pub fn propose_trim(&self, start: Offset) -> Result<CommitWait<Offset>, ProduceError> {
-        todo!()
+        self.usable()?;
+        if !self.is_leader() {
+            return Err(ProduceError::NotLeader);
+        }
+        if start > self.log.high_watermark() {
+            return Err(ProduceError::OffsetOutOfRange);
+        }
+        if start <= self.log.log_start_offset() {
+            return Ok(CommitWait::ready(&self.waits, self.log.log_start_offset()));
+        }
+        let index = self.propose(EntryKind::TrimPrefix, codec::encode_trim(start))?;
+        self.trimmed.set(start.max(self.trimmed.get()));
+        self.wait(Until::Applied, index, start)
     }
+
+    /// Retention: proposes what the log says should go, if this replica leads and has not proposed it yet.
+    pub(crate) fn retain(&self, now_ms: i64) {
+        if !self.serves() {
+            self.trimmed.set(Offset(0));
+            return;
+        }
+        let start = self.log.retention_start(now_ms);
+        if let Some(start) = start.filter(|s| *s > self.trimmed.get()) {
+            // Refused: the next look proposes it again.
+            drop(self.propose_trim(start));
+        }
+        self.machine.borrow_mut().expire_producers(now_ms);
+    }
+
+    fn propose(&self, kind: EntryKind, data: Bytes) -> Result<RaftIndex, ProduceError> {
+        self.usable()?;
+        if !self.waits.borrow().has_room() {
+            return Err(ProduceError::Overloaded);
+        }
+        let index = self.machine.borrow_mut().propose_service(kind, data)?;
+        self.mark_dirty();
+        Ok(index)
+    }
+
+    fn wait<T>(
+        &self,
+        until: Until,
+        index: RaftIndex,
+        value: T,
+    ) -> Result<CommitWait<T>, ProduceError> {
+        if !self.waits.borrow().has_room() {
+            // Only a flood of repeats gets here: proposals asked for room before.
+            return Err(ProduceError::Overloaded);
+        }
+        Ok(CommitWait::new(&self.waits, until, index, value))
+    }
+
+    fn usable(&self) -> Result<(), ProduceError> {
+        if self.removed.get() {
+            return Err(ProduceError::Removed);
+        }
+        if self.bell.has_failed() {
+            return Err(ProduceError::Storage);
+        }
+        Ok(())
+    }
+
+    /// `w` is told of every move from now on, until it is unsubscribed or gone.
     pub fn subscribe(&self, w: Weak<dyn Watcher>) -> SubscriptionKey {
-        todo!()
+        SubscriptionKey(self.watchers.borrow_mut().insert(w))
     }
+
     pub fn unsubscribe(&self, k: SubscriptionKey) {
-        todo!()
+        self.watchers.borrow_mut().try_remove(k.0);
+    }
+
+    /// Asks the pump for a turn.
+    pub(crate) fn mark_dirty(&self) {
+        if !self.dirty.replace(true) {
+            let me = self.me.upgrade().expect("a group that is called is alive");
+            self.bell.ring(me);
+        }
+    }
+
+    /// One turn of the machine, and everybody who must hear of it. Gives the journal commit to turn again after.
+    pub(crate) fn turn(
+        &self,
+        durable: Lsn,
+        now_ms: i64,
+        sink: &dyn GroupSink,
+        fx: &mut Effects,
+        wakers: &mut Vec<Waker>,
+    ) -> Option<Lsn> {
+        self.dirty.set(false);
+        if self.removed.get() {
+            return None;
+        }
+        fx.clear();
+        let (commit, applied, leads) = {
+            let mut machine = self.machine.borrow_mut();
+            machine.turn(durable, now_ms, fx);
+            let leads = machine.is_leader().then(|| machine.term());
+            (machine.commit(), machine.applied(), leads)
+        };
+        let written = fx.written;
+        // One-voter groups have nobody to send to, and groups with more are not created before there is a transport.
+        fx.messages.clear();
+        fx.fetches.clear();
+        for command in fx.commands.drain(..) {
+            sink.command_applied(self.id, command.index, command.term, command.data);
+        }
+        if let Some((term, leader)) = fx.leadership {
+            sink.leader_changed(self.id, term, leader);
+        }
+        let moved = fx.moved;
+        let led = self.led.replace(leads);
+        self.bell.count_led(led.is_some(), leads.is_some());
+        {
+            let mut waits = self.waits.borrow_mut();
+            waits.end_up_to(Until::Committed, commit, wakers);
+            waits.end_up_to(Until::Applied, applied, wakers);
+            if led.is_some() && led != leads {
+                waits.fail_above(commit, ProduceError::NotLeader, wakers);
+            }
+        }
+        wakers.drain(..).for_each(Waker::wake);
+        if moved {
+            self.tell_watchers();
+        }
+        written
+    }
+
+    fn tell_watchers(&self) {
+        let end = self.watchers.borrow().capacity();
+        for key in 0..end {
+            let watcher = self.watchers.borrow().get(key).map(Weak::upgrade);
+            match watcher {
+                None => {}
+                Some(Some(w)) => w.moved(self.id),
+                Some(None) => drop(self.watchers.borrow_mut().try_remove(key)),
+            }
+        }
+    }
+
+    /// What the log keeps for this group (L8).
+    pub(crate) fn capture(&self, sink: Bytes) -> Captured {
+        let machine = self.machine.borrow();
+        Captured {
+            applied: machine.applied(),
+            state: codec::encode_state(machine.conf(), &machine.state().producers, &sink),
+        }
+    }
+
+    /// Ends every wait with `why`.
+    pub(crate) fn fail(&self, why: ProduceError) {
+        let mut wakers = Vec::new();
+        self.waits
+            .borrow_mut()
+            .fail_above(RaftIndex(0), why, &mut wakers);
+        wakers.into_iter().for_each(Waker::wake);
+    }
+
+    pub(crate) fn remove(&self) {
+        self.removed.set(true);
+        self.bell.count_led(self.led.take().is_some(), false);
+        self.fail(ProduceError::Removed);
+        self.tell_watchers();
     }
 }
