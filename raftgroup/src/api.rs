@@ -97,4 +97,4 @@ pub trait Watcher {
 
 /// Names a subscription of one group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SubscriptionKey(pub(crate) usize);
+pub struct SubscriptionKey(pub(crate) u64);

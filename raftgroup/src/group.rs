@@ -154,9 +154,7 @@ impl<S: Store> Machine<S> {
         let mut tail = State::new(state.producers, applied, term_at(applied)?, next_offset);
         let mut index = applied.next();
         while index <= last {
-            let entry = read_entry(&store, index)
-                .ok_or_else(|| format!("entry {index} is not in memory"))?;
-            if !tail.push_placed(&entry, now_ms) {
+            if !take_over(&store, index, &mut tail, now_ms) {
                 return Err(format!("entry {index} is not what its header says"));
             }
             index = index.next();
@@ -486,6 +484,9 @@ impl<S: Store> Machine<S> {
                 fx.moved = true;
             }
             let last = last.index;
+            // The log may write out, and a checkpoint may count as applied, what it is told is committed: so it is told of that what is
+            // applied, here in one step. With several voters that may be less than what is committed, while the own disk lags.
+            self.store().set_commit(RaftIndex(last));
             for e in committed {
                 self.apply(RaftIndex(e.index), fx);
             }
@@ -508,7 +509,6 @@ impl<S: Store> Machine<S> {
         let moved = commit > self.state.commit();
         if moved {
             self.state.set_commit(commit);
-            self.store().set_commit(commit);
         }
         moved
     }
@@ -590,17 +590,34 @@ pub(crate) fn as_entry(e: &RaftEntry) -> Option<Entry> {
     crate::state::is_sound(&entry).then_some(entry)
 }
 
-fn read_entry<S: Store>(store: &S, index: RaftIndex) -> Option<Entry> {
-    let header = store.header(index)?;
-    let data = store.bytes(index)?;
-    Some(Entry {
+/// Adds the entry at `index` of a log found at start to the tail; false if it is not sound.
+fn take_over<S: Store>(store: &S, index: RaftIndex, tail: &mut State, now_ms: i64) -> bool {
+    let Some(header) = store.header(index) else {
+        return false;
+    };
+    if header.base_offset != tail.next_offset() {
+        return false;
+    }
+    let Some(data) = store.bytes(index) else {
+        // L13: a damaged batch keeps its place, and a damaged trim only keeps more. Without its command or change the state is not known.
+        match header.kind {
+            EntryKind::Batch => tail.push_damaged(&header, now_ms),
+            EntryKind::NoOp | EntryKind::TrimPrefix => {
+                tail.push_service(header.term, EntryKind::NoOp, Bytes::new());
+            }
+            EntryKind::Command | EntryKind::Config => return false,
+        }
+        return true;
+    };
+    let entry = Entry {
         index,
         term: header.term,
         kind: header.kind,
         base_offset: header.base_offset,
         next_offset: header.next_offset,
         data,
-    })
+    };
+    tail.push_placed(&entry, now_ms)
 }
 
 #[cfg(test)]

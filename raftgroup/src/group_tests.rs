@@ -211,6 +211,7 @@ fn g2_forwarded_proposals_are_dropped() {
     let mut m = message(MessageType::MsgPropose, leader % 3 + 1, 0);
     m.to = leader;
     let mut e = RaftEntry::default();
+    e.index = 1;
     e.context = storage::context_of(EntryKind::Batch);
     e.data = batch(0).bytes;
     m.set_entries(vec![e].into());
@@ -299,6 +300,24 @@ fn g6_raft_gets_headers_for_itself_and_bytes_for_followers() {
     let later = raft::Error::Store(StorageError::LogTemporarilyUnavailable);
     assert_eq!(gone.unwrap_err(), later);
     assert_eq!(storage.take_wanted().len(), 1);
+}
+
+#[test]
+fn g6_fetched_entries_are_checked_against_the_log() {
+    let mut r = alone(&[]);
+    r.settle();
+    produce(&mut r, 0).unwrap();
+    r.settle();
+    r.log.write_out(RaftIndex(2));
+    let storage = r.machine.node.store();
+    let mut entries = r.log.entries();
+    entries[1].term = Term(9);
+    // What was read belongs to an earlier life of index 2.
+    for (brought, there) in [(entries, false), (r.log.entries(), true)] {
+        storage.put_fetched(&brought);
+        let got = storage.entries(2, 3, None, GetEntriesContext::empty(true));
+        assert_eq!(got.is_ok(), there);
+    }
 }
 
 #[test]
@@ -498,6 +517,8 @@ fn g11_a_new_leader_does_not_serve_before_its_no_op_commits() {
         }
     }
     let leader = elected.expect("votes were exchanged") as u64 + 1;
+    c.at(leader).settle();
+    assert!(c.at(leader).machine.is_leader());
     assert!(!c.at(leader).machine.serves());
     c.calm(10, &[]);
     assert!(c.leader().is_some());
@@ -527,7 +548,7 @@ fn g11_terms_that_are_no_epoch_are_refused() {
     assert_eq!(r.machine.leader_epoch(), LeaderEpoch(i32::MAX));
     for _ in 0..500 {
         r.machine.tick(0);
-        r.settle();
+        assert_eq!(of_kind(&r.settle(), MessageType::MsgRequestPreVote), 0);
     }
     assert_eq!(r.machine.term().0, TERM_MAX, "no election above it");
 
@@ -562,6 +583,22 @@ fn a_full_group_refuses_and_recovers() {
     assert!(produce(&mut r, 0).is_ok());
     let full = r.machine.produce(&batch(2), 0, || false);
     assert_eq!(full, Err(ProduceError::Overloaded));
+}
+
+#[test]
+fn l13_a_damaged_batch_keeps_its_place() {
+    let mut r = alone(&[]);
+    r.settle();
+    produce(&mut r, 0).unwrap();
+    produce(&mut r, 2).unwrap();
+    r.settle();
+    let log = r.log.crash(r.durable);
+    log.damage(RaftIndex(2));
+    let mut r = Replica::new(1, log, group_of(&[1], &[]), RaftIndex(0), 1);
+    r.settle();
+    assert!(r.machine.serves());
+    assert_eq!(r.machine.state().high_watermark(), Offset(4));
+    assert_eq!(produce(&mut r, 4).unwrap().base_offset, Offset(4));
 }
 
 #[test]

@@ -78,8 +78,6 @@ impl Groups {
             self.adopt(r.group, r.id, r.log, state, r.state_at)
                 .map_err(error)?;
         }
-        // Only now does the log ask for states: earlier it would be told nothing of groups not yet taken over.
-        self.become_source();
         Ok(())
     }
 
@@ -107,11 +105,8 @@ impl Groups {
         };
         let bytes = codec::encode_state(&state.conf, &state.producers, &state.sink);
         let (log, _) = self.log.create(id, group, bytes)?;
-        let created = self
-            .adopt(group, id, log, state, RaftIndex(0))
-            .map_err(|why| GroupError::Raft { group, why })?;
-        self.become_source();
-        Ok(created)
+        self.adopt(group, id, log, state, RaftIndex(0))
+            .map_err(|why| GroupError::Raft { group, why })
     }
 
     fn adopt(
@@ -137,7 +132,9 @@ impl Groups {
         Ok(handle)
     }
 
-    fn become_source(&self) {
+    /// Lets the log ask for states, once the pump's first round has applied what was found committed: the log may have written out more than
+    /// the states that were restored know of, and would be told nothing of groups not yet taken over.
+    pub(crate) fn become_source(&self) {
         if !self.has_source.replace(true) {
             self.log.set_state_source(Rc::new(Source(self.me.clone())));
         }
@@ -176,6 +173,11 @@ impl Groups {
         self.bell.led()
     }
 
+    /// Rounds that the pump has made: none are made for idle groups.
+    pub fn rounds(&self) -> u64 {
+        self.bell.rounds()
+    }
+
     pub fn node(&self) -> NodeId {
         self.node
     }
@@ -183,6 +185,15 @@ impl Groups {
     /// How often retention looks at the groups, from its next look on.
     pub fn set_retention_interval(&self, interval: Duration) {
         self.retention_interval.set(interval);
+    }
+
+    /// Retention's look at all groups, now.
+    pub fn retain_now(&self) {
+        for id in self.ids() {
+            if let Some(group) = self.get(id) {
+                group.retain(rt::wall_clock_ms());
+            }
+        }
     }
 
     /// The log failed and the process is about to end: every wait ends with [`ProduceError::Storage`], and nothing is taken any more.

@@ -13,7 +13,7 @@ use bytes::Bytes;
 use engine::batch::{ATTRIBUTE_LOG_APPEND_TIME, Batch};
 use engine::log::{Captured, ReplicaLog};
 use engine::types::{EntryKind, GroupId, LeaderEpoch, Lsn, Offset, RaftIndex, ReplicaId, Term};
-use slab::Slab;
+use indexmap::IndexMap;
 
 use crate::api::{Acks, Appended, GroupSink, ProduceError, Produced, SubscriptionKey, Watcher};
 use crate::codec;
@@ -31,7 +31,8 @@ pub struct Group {
     me: Weak<Group>,
     machine: RefCell<Machine<ReplicaLog>>,
     waits: Rc<RefCell<Waits>>,
-    watchers: RefCell<Slab<Weak<dyn Watcher>>>,
+    watchers: RefCell<IndexMap<u64, Weak<dyn Watcher>, ahash::RandomState>>,
+    next_key: Cell<u64>,
     /// The term that the last turn saw this replica lead in.
     led: Cell<Option<Term>>,
     /// The last trim proposed, so that retention does not propose it again while it is in flight.
@@ -56,7 +57,10 @@ impl Group {
             me: me.clone(),
             machine: RefCell::new(machine),
             waits: Rc::default(),
-            watchers: RefCell::default(),
+            watchers: RefCell::new(IndexMap::with_hasher(ahash::RandomState::with_seeds(
+                9, 10, 11, 12,
+            ))),
+            next_key: Cell::new(0),
             led: Cell::new(None),
             dirty: Cell::new(false),
             removed: Cell::new(false),
@@ -99,8 +103,9 @@ impl Group {
         &self.log
     }
 
+    /// The offset after the last committed record: what clients see up to (L11).
     pub fn high_watermark(&self) -> Offset {
-        self.log.high_watermark()
+        self.machine.borrow().state().high_watermark()
     }
 
     pub fn log_start_offset(&self) -> Offset {
@@ -155,7 +160,7 @@ impl Group {
         if !self.is_leader() {
             return Err(ProduceError::NotLeader);
         }
-        if start > self.log.high_watermark() {
+        if start > self.high_watermark() {
             return Err(ProduceError::OffsetOutOfRange);
         }
         if start <= self.log.log_start_offset() {
@@ -215,11 +220,14 @@ impl Group {
 
     /// `w` is told of every move from now on, until it is unsubscribed or gone.
     pub fn subscribe(&self, w: Weak<dyn Watcher>) -> SubscriptionKey {
-        SubscriptionKey(self.watchers.borrow_mut().insert(w))
+        let key = self.next_key.get();
+        self.next_key.set(key + 1);
+        self.watchers.borrow_mut().insert(key, w);
+        SubscriptionKey(key)
     }
 
     pub fn unsubscribe(&self, k: SubscriptionKey) {
-        self.watchers.borrow_mut().try_remove(k.0);
+        self.watchers.borrow_mut().swap_remove(&k.0);
     }
 
     /// Asks the pump for a turn.
@@ -279,13 +287,19 @@ impl Group {
     }
 
     fn tell_watchers(&self) {
-        let end = self.watchers.borrow().capacity();
-        for key in 0..end {
-            let watcher = self.watchers.borrow().get(key).map(Weak::upgrade);
-            match watcher {
+        // From the end: a watcher that unsubscribes itself or others moves only those into its place that were told already.
+        let mut at = self.watchers.borrow().len();
+        while at > 0 {
+            at -= 1;
+            let found = self
+                .watchers
+                .borrow()
+                .get_index(at)
+                .map(|(k, w)| (*k, w.upgrade()));
+            match found {
                 None => {}
-                Some(Some(w)) => w.moved(self.id),
-                Some(None) => drop(self.watchers.borrow_mut().try_remove(key)),
+                Some((_, Some(w))) => w.moved(self.id),
+                Some((key, None)) => drop(self.watchers.borrow_mut().swap_remove(&key)),
             }
         }
     }

@@ -18,6 +18,7 @@ struct Inner {
     records: Vec<(Lsn, Option<HardState>, Vec<Entry>)>,
     /// Bytes of entries up to here are not in memory.
     written_out: RaftIndex,
+    damaged: Vec<RaftIndex>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -47,6 +48,10 @@ impl MemoryLog {
 
     pub fn records(&self) -> Vec<(Lsn, Option<HardState>, Vec<Entry>)> {
         self.0.borrow().records.clone()
+    }
+
+    pub fn damage(&self, i: RaftIndex) {
+        self.0.borrow_mut().damaged.push(i);
     }
 
     pub fn entries(&self) -> Vec<Entry> {
@@ -111,7 +116,7 @@ impl Store for MemoryLog {
     }
     fn bytes(&self, i: RaftIndex) -> Option<Bytes> {
         let inner = self.0.borrow();
-        let there = i > inner.written_out;
+        let there = i > inner.written_out && !inner.damaged.contains(&i);
         inner.get(i).filter(|_| there).map(|e| e.data.clone())
     }
     fn set_commit(&self, i: RaftIndex) {

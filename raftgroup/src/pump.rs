@@ -31,6 +31,7 @@ pub(crate) struct Bell {
     waker: RefCell<Option<Waker>>,
     failed: Cell<bool>,
     led: Cell<usize>,
+    rounds: Cell<u64>,
 }
 
 impl Bell {
@@ -42,6 +43,7 @@ impl Bell {
             waker: RefCell::default(),
             failed: Cell::new(false),
             led: Cell::new(0),
+            rounds: Cell::new(0),
         }
     }
 
@@ -85,6 +87,10 @@ impl Bell {
         self.led.get()
     }
 
+    pub fn rounds(&self) -> u64 {
+        self.rounds.get()
+    }
+
     fn has_work(&self) -> bool {
         self.turn_asked.get() || !self.dirty.borrow().is_empty()
     }
@@ -111,6 +117,7 @@ pub(crate) async fn run(groups: Rc<Groups>) {
             return;
         }
         groups.bell().turn_asked.set(false);
+        groups.bell().rounds.set(groups.bell().rounds() + 1);
         std::mem::swap(&mut turning, &mut groups.bell().dirty.borrow_mut());
         let now_ms = rt::wall_clock_ms();
         for (n, group) in turning.drain(..).enumerate() {
@@ -122,6 +129,7 @@ pub(crate) async fn run(groups: Rc<Groups>) {
             }
         }
         log.end_turn();
+        groups.become_source();
     }
 }
 

@@ -12,7 +12,7 @@ use std::collections::VecDeque;
 
 use bytes::Bytes;
 use engine::batch::BatchHeader;
-use engine::types::{Entry, EntryKind, Offset, RaftIndex, Term};
+use engine::types::{Entry, EntryHeader, EntryKind, Offset, RaftIndex, Term};
 
 use crate::codec;
 use crate::limits;
@@ -59,6 +59,8 @@ pub(crate) struct State {
     applied: RaftIndex,
     applied_term: Term,
     commit: RaftIndex,
+    /// The offset after the last committed record.
+    high_watermark: Offset,
     next_offset: Offset,
     uncommitted_bytes: u64,
 }
@@ -72,6 +74,7 @@ impl State {
             applied,
             applied_term: term,
             commit: applied,
+            high_watermark: next_offset,
             next_offset,
             uncommitted_bytes: 0,
         }
@@ -95,6 +98,10 @@ impl State {
 
     pub fn commit(&self) -> RaftIndex {
         self.commit
+    }
+
+    pub fn high_watermark(&self) -> Offset {
+        self.high_watermark
     }
 
     pub fn uncommitted_bytes(&self) -> u64 {
@@ -134,6 +141,13 @@ impl State {
             producer_id: stamp.map_or(-1, |s| s.id),
             service: Bytes::new(),
         });
+    }
+
+    /// Adds a batch whose bytes are damaged on disk: it keeps its place (L13), and nothing is known of its producer.
+    pub fn push_damaged(&mut self, header: &EntryHeader, now_ms: i64) {
+        let records = header.next_offset.0 - header.base_offset.0;
+        let data_bytes = header.data_bytes as usize;
+        self.push_batch(header.term, records, data_bytes, None, now_ms);
     }
 
     pub fn push_service(&mut self, term: Term, kind: EntryKind, data: Bytes) {
@@ -211,8 +225,12 @@ impl State {
         );
         while self.commit < commit {
             self.commit = self.commit.next();
-            let bytes = self.get(self.commit).map_or(0, |e| e.data_bytes);
+            let entry = self
+                .get(self.commit)
+                .expect("an entry is in the tail until it is applied, and commits before that");
+            let (bytes, next_offset) = (entry.data_bytes, entry.next_offset);
             self.uncommitted_bytes -= u64::from(bytes);
+            self.high_watermark = next_offset;
         }
     }
 
