@@ -143,10 +143,12 @@ impl<S: Store> Machine<S> {
             return Err(format!("term {term} is above what a leader epoch can be"));
         }
         let conf = state.conf;
-        let mut hard_state = RaftHardState::default();
-        hard_state.term = term.0;
-        hard_state.vote = if term == found.term { found.vote } else { 0 };
-        hard_state.commit = commit.0;
+        let hard_state = RaftHardState {
+            term: term.0,
+            vote: if term == found.term { found.vote } else { 0 },
+            commit: commit.0,
+            ..RaftHardState::default()
+        };
         let journaled = (hard_state.term, hard_state.vote);
 
         let first = store.header(applied.next());
@@ -329,9 +331,11 @@ impl<S: Store> Machine<S> {
     /// succeeded.
     fn propose(&mut self, kind: EntryKind, data: Bytes) -> Result<RaftIndex, ProduceError> {
         let (last, _) = self.state.last();
-        let mut entry = RaftEntry::default();
-        entry.data = data;
-        entry.context = storage::context_of(kind);
+        let entry = RaftEntry {
+            data,
+            context: storage::context_of(kind),
+            ..RaftEntry::default()
+        };
         let mut m = Message::default();
         m.set_msg_type(MessageType::MsgPropose);
         m.from = self.id.0;

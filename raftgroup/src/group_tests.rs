@@ -210,10 +210,12 @@ fn g2_forwarded_proposals_are_dropped() {
     let last = c.at(leader).log.last_index();
     let mut m = message(MessageType::MsgPropose, leader % 3 + 1, 0);
     m.to = leader;
-    let mut e = RaftEntry::default();
-    e.index = 1;
-    e.context = storage::context_of(EntryKind::Batch);
-    e.data = batch(0).bytes;
+    let e = RaftEntry {
+        index: 1,
+        context: storage::context_of(EntryKind::Batch),
+        data: batch(0).bytes,
+        ..RaftEntry::default()
+    };
     m.set_entries(vec![e].into());
     c.at(leader).machine.step(m, 0);
     c.exchange(&[]);

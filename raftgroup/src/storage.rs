@@ -23,6 +23,10 @@ use crate::store::Store;
 
 /// Entries `low .. high` are wanted from the disk, for sending.
 #[derive(Debug)]
+#[cfg_attr(
+    not(test),
+    expect(dead_code, reason = "the peer transport carries fetches out")
+)]
 pub(crate) struct Fetch {
     pub low: RaftIndex,
     pub high: RaftIndex,
@@ -72,10 +76,12 @@ pub(crate) fn data_of(entry: &RaftEntry) -> Bytes {
 
 /// An entry of the log as raft wants it; `data` is None where only the header is asked for.
 fn raft_entry(index: RaftIndex, term: Term, kind: EntryKind, data: Option<Bytes>) -> RaftEntry {
-    let mut e = RaftEntry::default();
-    e.index = index.0;
-    e.term = term.0;
-    e.context = context_of(kind);
+    let mut e = RaftEntry {
+        index: index.0,
+        term: term.0,
+        context: context_of(kind),
+        ..RaftEntry::default()
+    };
     if kind == EntryKind::Config {
         e.set_entry_type(EntryType::EntryConfChangeV2);
         if let Some(data) = data {
@@ -114,10 +120,6 @@ impl<S: Store> Storage<S> {
         self.wanted.take()
     }
 
-    #[cfg_attr(
-        not(test),
-        expect(dead_code, reason = "the peer transport's fetches end here")
-    )]
     /// Entries that a [`Fetch`] brought; they are used once.
     pub fn put_fetched(&self, entries: &[engine::types::Entry]) {
         *self.fetched.borrow_mut() = entries
