@@ -57,6 +57,8 @@ pub(crate) struct Effects {
     pub moved: bool,
     /// Old entries that a follower lacks.
     pub fetches: Vec<Fetch>,
+    /// Room for the entries of one Ready.
+    entries: Vec<Entry>,
 }
 
 impl Effects {
@@ -109,7 +111,6 @@ pub(crate) struct Machine<S: Store> {
     announced: (Term, Option<ReplicaId>),
     /// An entry of this leader's own term is committed (G11).
     serves: bool,
-    entries: Vec<Entry>,
 }
 
 impl<S: Store> Machine<S> {
@@ -196,7 +197,6 @@ impl<S: Store> Machine<S> {
             held: Vec::new(),
             announced: (term, None),
             serves: false,
-            entries: Vec::new(),
         };
         machine.advance_commit();
         machine.draw_election_timeout();
@@ -445,14 +445,14 @@ impl<S: Store> Machine<S> {
                 vote: hs.vote,
                 commit: RaftIndex(hs.commit),
             });
-        self.entries.clear();
+        fx.entries.clear();
         for e in ready.take_entries() {
             let index = RaftIndex(e.index);
             let tail = self
                 .state
                 .get(index)
                 .expect("the tail covers raft's log before a Ready is taken");
-            self.entries.push(Entry {
+            fx.entries.push(Entry {
                 index,
                 term: Term(e.term),
                 kind: tail.kind,
@@ -465,10 +465,10 @@ impl<S: Store> Machine<S> {
                 },
             });
         }
-        if changed.is_some() || !self.entries.is_empty() {
-            self.last_lsn = self.store().append(changed, &self.entries);
+        if changed.is_some() || !fx.entries.is_empty() {
+            self.last_lsn = self.store().append(changed, &fx.entries);
             fx.written = Some(self.last_lsn);
-            self.entries.clear();
+            fx.entries.clear();
         }
         if let Some(hs) = changed {
             self.journaled = (hs.term.0, hs.vote);

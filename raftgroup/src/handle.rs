@@ -171,8 +171,9 @@ impl Group {
         self.wait(Until::Applied, index, start)
     }
 
-    /// Retention: proposes what the log says should go, if this replica leads and has not proposed it yet.
+    /// Retention: forgets producers that are gone, and proposes what the log says should go, if this replica leads and has not proposed it yet.
     pub(crate) fn retain(&self, now_ms: i64) {
+        self.machine.borrow_mut().expire_producers(now_ms);
         if !self.serves() {
             self.trimmed.set(Offset(0));
             return;
@@ -182,7 +183,6 @@ impl Group {
             // Refused: the next look proposes it again.
             drop(self.propose_trim(start));
         }
-        self.machine.borrow_mut().expire_producers(now_ms);
     }
 
     fn propose(&self, kind: EntryKind, data: Bytes) -> Result<RaftIndex, ProduceError> {

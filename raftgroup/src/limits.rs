@@ -26,8 +26,8 @@ pub const COMMAND_BYTES: usize = 16 << 20;
 pub const FETCHES_PER_GROUP: usize = 16;
 /// Bytes of entries in one append message, and of one fetch of old entries.
 pub const APPEND_MESSAGE_BYTES: u64 = 1 << 20;
-/// Append messages in flight to one follower.
-pub const APPENDS_IN_FLIGHT: usize = 256;
+/// Append messages in flight to one follower; raft keeps eight bytes for each in every group.
+pub const APPENDS_IN_FLIGHT: usize = 32;
 /// Headers (about 32 bytes each) of committed entries that one Ready gives, in bytes.
 pub const COMMITTED_HEADERS_BYTES: u64 = 1 << 20;
 

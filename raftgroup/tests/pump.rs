@@ -406,11 +406,12 @@ fn what_a_produce_costs() {
         let g = create(&s, 0);
         serving(&g).await;
         for records_bytes in [100, 1000] {
+            let start = g.log_end_offset().0 as i32;
             let (mut calls, mut turns) = (Duration::ZERO, Duration::ZERO);
             let rounds = 100;
             let per_round = 500;
             for _ in 0..rounds {
-                let next = g.log_end_offset().0 as i32;
+                let next = g.log_end_offset().0 as i32 - start;
                 let batches: Vec<_> = (0..per_round)
                     .map(|n| {
                         testing::batch(
@@ -427,9 +428,10 @@ fn what_a_produce_costs() {
                 }
                 calls += from.elapsed();
                 for w in waits {
-                    if let Ok(Produced::Wait(w)) = w {
-                        w.await.expect("it commits");
-                    }
+                    let Ok(Produced::Wait(w)) = w else {
+                        panic!("it is taken");
+                    };
+                    w.await.expect("it commits");
                 }
                 turns += from.elapsed();
             }
@@ -439,6 +441,32 @@ fn what_a_produce_costs() {
                 calls.as_nanos() / n,
                 turns.as_nanos() / n
             );
+        }
+    });
+}
+
+/// Not a test: prints what an idle group takes, its log included.
+#[test]
+#[ignore = "a measurement"]
+fn what_an_idle_group_takes() {
+    fn resident() -> u64 {
+        let status = std::fs::read_to_string("/proc/self/statm").expect("Linux says it");
+        let pages = status.split(' ').nth(1).and_then(|p| p.parse::<u64>().ok());
+        pages.expect("the second number is resident pages") * 4096
+    }
+    const GROUPS: i32 = 10_000;
+    lives("memory", 2, |life, s| async move {
+        let before = resident();
+        if life == 0 {
+            for n in 0..GROUPS {
+                create(&s, n);
+            }
+        }
+        let last = s.groups.get(group(GROUPS - 1)).expect("it was created");
+        serving(&last).await;
+        if life == 0 {
+            let bytes = (resident() - before) / GROUPS as u64;
+            println!("{bytes} bytes of resident memory a group");
         }
     });
 }
