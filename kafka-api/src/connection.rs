@@ -10,10 +10,12 @@
 //! above. A frame that has begun must be whole in time. What cannot be read closes the connection, with a line in the log.
 
 use std::cell::{Cell, RefCell};
+use std::future::{Future, poll_fn};
 use std::io;
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::rc::Rc;
+use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use bytes::{Buf, Bytes, BytesMut};
@@ -51,6 +53,9 @@ struct Connection {
     write_due: Cell<Option<Instant>>,
     /// The writer is at work for the client, which may take long.
     busy: Cell<bool>,
+    /// No more requests are read; what was read is still answered.
+    draining: Cell<bool>,
+    reader: RefCell<Option<Waker>>,
 }
 
 /// A request on its way to its answer.
@@ -122,10 +127,11 @@ impl Shard {
         }
     }
 
-    /// Ends all connections; their tasks end soon after.
+    /// Ends all connections as soon as what they have asked is answered; long polls are answered now. Their number reaches 0 when all have ended.
     pub fn close_connections(&self) {
+        self.fetches.hurry();
         for (_, connection) in self.connections.open.borrow().iter() {
-            connection.end();
+            connection.drain();
         }
     }
 
@@ -173,6 +179,30 @@ impl Connection {
         self.replies.close();
     }
 
+    fn drain(&self) {
+        self.draining.set(true);
+        let waker = self.reader.borrow_mut().take();
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+
+    /// Waits for bytes; false when no more shall be read.
+    async fn readable(&self) -> io::Result<bool> {
+        let mut readable = pin!(self.stream.readable());
+        poll_fn(|cx| {
+            if self.draining.get() {
+                return Poll::Ready(Ok(false));
+            }
+            if let Poll::Ready(result) = readable.as_mut().poll(cx) {
+                return Poll::Ready(result.map(|()| true));
+            }
+            *self.reader.borrow_mut() = Some(cx.waker().clone());
+            Poll::Pending
+        })
+        .await
+    }
+
     fn name(&self) -> String {
         self.peer
             .map_or_else(|| "unknown".to_string(), |p| p.to_string())
@@ -203,6 +233,8 @@ async fn serve(shard: Rc<Shard>, stream: TcpStream) {
         frame_due: Cell::new(None),
         write_due: Cell::new(None),
         busy: Cell::new(false),
+        draining: Cell::new(false),
+        reader: RefCell::default(),
     });
     let (key, open) = {
         let mut open = shard.connections.open.borrow_mut();
@@ -223,8 +255,14 @@ async fn serve(shard: Rc<Shard>, stream: TcpStream) {
         }
     });
     let end = read_loop(&shard, &connection).await;
-    // A client that is gone, or not to be trusted, is owed no more answers: long polls end here.
-    drop(writer);
+    connection.frame_due.set(None);
+    connection.replies.close();
+    if end.is_ok() {
+        writer.await;
+    } else {
+        // A client that is gone, or not to be trusted, is owed no more answers: long polls end here.
+        drop(writer);
+    }
     report(&shard, &connection, end);
 }
 
@@ -267,14 +305,18 @@ async fn read_loop(shard: &Rc<Shard>, connection: &Connection) -> Result<(), End
         if buffer.is_empty() {
             shard.connections.give_back(std::mem::take(&mut buffer));
             connection.frame_due.set(None);
-            connection.stream.readable().await?;
+            if !connection.readable().await? {
+                return Ok(());
+            }
             buffer = shard.connections.buffer();
         } else {
             if connection.frame_due.get().is_none() {
                 let due = rt::now() + limits::PARTIAL_FRAME;
                 connection.frame_due.set(Some(due));
             }
-            connection.stream.readable().await?;
+            if !connection.readable().await? {
+                return Ok(());
+            }
         }
         let n = read_some(shard, connection, &mut buffer, chunk)?;
         // The next read's room follows what clients send.
@@ -350,7 +392,9 @@ async fn read_large(
                 continue;
             }
         }
-        connection.stream.readable().await?;
+        if !connection.readable().await? {
+            return Err(End::Left);
+        }
         let room = (leased - frame.len()).min(limits::READ_MAX_BYTES);
         read_some(shard, connection, &mut frame, room)?;
     }

@@ -17,6 +17,7 @@ pub mod request;
 pub mod schema;
 pub mod shard;
 mod sync;
+pub mod testing;
 pub mod validate;
 pub mod versions;
 pub mod wire;

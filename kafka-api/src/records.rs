@@ -585,7 +585,7 @@ mod tests {
     }
 
     fn record() -> impl Strategy<Value = TestRecord> {
-        let bytes = || proptest::collection::vec(any::<u8>(), 0..200);
+        let bytes = || proptest::collection::vec(any::<u8>(), 0..60);
         (
             any::<i64>(),
             any::<i32>(),
@@ -606,7 +606,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn good_records_are_walked(records in proptest::collection::vec(record(), 0..60), which in 0usize..5) {
+        fn good_records_are_walked(records in proptest::collection::vec(record(), 0..30), which in 0usize..5) {
             let batch = seal(CODECS[which], &encode_records(&records), records.len() as i32, (0, 0));
             let seen = walk_all(&batch, 1 << 20).unwrap();
             let want: Vec<_> = records.iter().enumerate().map(|(i, r)| Record {

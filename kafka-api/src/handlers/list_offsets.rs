@@ -151,7 +151,11 @@ async fn find(group: &Group, query: &OffsetQuery) -> Result<OffsetAnswer, ErrorC
         leader_epoch,
     };
     match query.timestamp {
-        EARLIEST | EARLIEST_LOCAL => return Ok(at(-1, group.log_start_offset(), -1)),
+        EARLIEST | EARLIEST_LOCAL => {
+            let start = group.log_start_offset();
+            let epoch = group.log().epoch_at(start).map_or(-1, |e| e.0);
+            return Ok(at(-1, start, epoch));
+        }
         LATEST_TIERED | EARLIEST_PENDING_UPLOAD => return Ok(at(-1, Offset(-1), -1)),
         _ => {}
     }

@@ -111,7 +111,7 @@ pub async fn handle(shard: &Rc<Shard>, request: &Request) -> Result<Answer, Malf
             min_bytes: share,
             max_wait_ms,
         };
-        calls.push(begin(shard, part.shard, part.places, call, several));
+        calls.push(begin(shard, part.shard, part.places, call));
     }
     let mut held = Vec::new();
     let mut missing = min_bytes;
@@ -263,29 +263,18 @@ struct Call {
 /// What a call gave: the parts, none if its shard is gone, and the memory behind them.
 type Reply = (Option<SmallVec<[PartAnswer; 1]>>, Option<Held>);
 
-fn begin(
-    shard: &Rc<Shard>,
-    owner: ShardId,
-    places: SmallVec<[usize; 1]>,
-    call: FetchCall,
-    several: bool,
-) -> Call {
+fn begin(shard: &Rc<Shard>, owner: ShardId, places: SmallVec<[usize; 1]>, call: FetchCall) -> Call {
     let id = call.id;
     let shard = shard.clone();
     let me = usize::from(shard.id.0);
     let reply: Pin<Box<dyn Future<Output = Reply>>> = if owner == shard.id {
-        // Only a fetch of several parts is ever told to need less.
-        let waiter = if several {
-            shard.fetches.register(me, id)
-        } else {
-            waiter::Waiter::new()
-        };
+        let waiter = shard.fetches.register(me, id);
         let registered = Registered {
             shard: shard.clone(),
             id,
         };
         Box::pin(async move {
-            let _registered = several.then_some(registered);
+            let _registered = registered;
             let (parts, lease) = owner::serve(&shard, &call, &waiter).await;
             (Some(parts), lease.map(|l| Held::Here { _lease: l }))
         })

@@ -248,9 +248,7 @@ async fn read(
     slots: &mut [Slot],
     mut lease: Option<Lease>,
 ) -> Option<Lease> {
-    let metrics = &shard.metrics;
     let mut total: usize = slots.iter().map(|s| s.answer.record_bytes()).sum();
-    metrics.fetch_bytes_from_memory.add(total as u64);
     for (slot, query) in slots.iter_mut().zip(&call.queries) {
         let Some(read) = slot.read.take() else {
             continue;
@@ -268,7 +266,6 @@ async fn read(
             continue;
         }
         total += bytes;
-        metrics.fetch_bytes_from_disk.add(bytes as u64);
         slot.answer.records = batches.into();
         // A first batch may be far larger than what was leased; the permit for reading is kept until its memory is there.
         let held = lease.as_ref().map_or(0, Lease::bytes) as usize;

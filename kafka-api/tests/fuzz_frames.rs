@@ -1,0 +1,68 @@
+//! Requests that no client sends: every frame is read or refused, and what is read stays within its bounds.
+
+mod fuzz;
+
+use bytes::Bytes;
+use kafka_api::frame::{self, Frame, Request};
+use kafka_api::handlers::fetch::wire::FetchRequest;
+use kafka_api::handlers::produce::wire::ProduceRequest;
+use kafka_api::versions::ApiKey;
+use kafka_api::{limits, schema, testing};
+use kafka_protocol::messages as m;
+
+/// Reads a request as its handler does; whether it could be read.
+fn read(request: &Request) -> bool {
+    let version = request.version;
+    match request.api.key {
+        ApiKey::Produce => ProduceRequest::read(request).is_ok(),
+        ApiKey::Fetch => FetchRequest::read(request).is_ok(),
+        ApiKey::ListOffsets => {
+            schema::decode::<m::ListOffsetsRequest>(request, version.min(10)).is_ok()
+        }
+        ApiKey::Metadata => schema::decode::<m::MetadataRequest>(request, version).is_ok(),
+        ApiKey::ApiVersions => schema::check(request).is_ok(),
+        ApiKey::CreateTopics => schema::decode::<m::CreateTopicsRequest>(request, version).is_ok(),
+        ApiKey::DeleteTopics => schema::decode::<m::DeleteTopicsRequest>(request, version).is_ok(),
+        ApiKey::InitProducerId => {
+            schema::decode::<m::InitProducerIdRequest>(request, version).is_ok()
+        }
+        ApiKey::OffsetForLeaderEpoch => {
+            schema::decode::<m::OffsetForLeaderEpochRequest>(request, version).is_ok()
+        }
+        ApiKey::DescribeConfigs => {
+            schema::decode::<m::DescribeConfigsRequest>(request, version).is_ok()
+        }
+        ApiKey::IncrementalAlterConfigs => {
+            schema::decode::<m::IncrementalAlterConfigsRequest>(request, version).is_ok()
+        }
+    }
+}
+
+#[test]
+fn good_frames_are_read() {
+    for bytes in testing::frames() {
+        match frame::parse(bytes) {
+            Ok(Frame::Request(request)) => {
+                assert!(read(&request), "{:?} {}", request.api.key, request.version);
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[test]
+fn changed_frames_are_read_or_refused() {
+    let corpus: Vec<Vec<u8>> = testing::frames().iter().map(|f| f.to_vec()).collect();
+    fuzz::run(&corpus, |_, input| {
+        if let Some(prefix) = input.first_chunk() {
+            if let Ok(length) = frame::frame_length(*prefix, limits::FRAME_BYTES) {
+                assert!(length <= limits::FRAME_BYTES);
+            }
+        }
+        if let Ok(Frame::Request(request)) = frame::parse(Bytes::from(input)) {
+            let shown = request.client_id.to_string();
+            assert!(shown.len() <= 4 * limits::CLIENT_ID_SHOWN_BYTES + 3);
+            read(&request);
+        }
+    });
+}
