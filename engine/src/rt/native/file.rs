@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::disk::{Completion, Disk, Handle, Kind, Outcome};
+use super::ring::{Completion, Handle, Kind, Outcome, Ring};
 use super::shard;
 use crate::limits::{BLOCK_BYTES, WRITE_OUT_BYTES};
 use crate::rt::{AlignedBuf, OpenOptions};
@@ -27,13 +27,13 @@ const ZERO_PACE: Duration = Duration::from_micros(640);
 const ZERO_START_BYTES: usize = 1 << 20;
 
 pub struct File {
-    disk: Rc<Disk>,
+    ring: Rc<Ring>,
     handle: Rc<Handle>,
 }
 
 impl File {
     pub async fn open(path: &Path, o: OpenOptions) -> io::Result<File> {
-        let disk = shard().disk.clone();
+        let ring = shard().ring.clone();
         let mut flags = if o.write {
             libc::O_RDWR
         } else {
@@ -48,13 +48,13 @@ impl File {
         if o.truncate {
             flags |= libc::O_TRUNC;
         }
-        let fd = open(&disk, path, flags).await?;
-        let handle = Rc::new(disk.handle(fd, false));
-        Ok(File { disk, handle })
+        let fd = open(&ring, path, flags).await?;
+        let handle = Rc::new(ring.handle(fd, false));
+        Ok(File { ring, handle })
     }
 
     pub async fn read_at(&self, pos: u64, len: usize) -> io::Result<Bytes> {
-        read_at(&self.disk, &self.handle, pos, len).await
+        read_at(&self.ring, &self.handle, pos, len).await
     }
 
     pub async fn write_at(&self, pos: u64, buf: AlignedBuf) -> io::Result<AlignedBuf> {
@@ -63,14 +63,14 @@ impl File {
             durable: false,
         };
         give_back(
-            self.disk
+            self.ring
                 .run(Some(self.handle.clone()), kind, Some(buf), None)
                 .await,
         )
     }
 
     pub async fn sync(&self) -> io::Result<()> {
-        sync(&self.disk, &self.handle).await
+        sync(&self.ring, &self.handle).await
     }
 
     pub async fn len(&self) -> io::Result<u64> {
@@ -83,11 +83,11 @@ impl File {
     }
 
     pub async fn allocate(&self, pos: u64, len: u64) -> io::Result<()> {
-        allocate(&self.disk, &self.handle, pos, len).await
+        allocate(&self.ring, &self.handle, pos, len).await
     }
 
     pub async fn close(self) -> io::Result<()> {
-        let File { disk: _, handle } = self;
+        let File { ring: _, handle } = self;
         // Another descriptor of the same open file: the last of the two to be closed does the work, and that is the helper's.
         let last = handle.second()?;
         drop(handle);
@@ -97,18 +97,18 @@ impl File {
 }
 
 pub struct JournalFile {
-    disk: Rc<Disk>,
+    ring: Rc<Ring>,
     handle: Rc<Handle>,
     syncs: Rc<Cell<u64>>,
 }
 
 impl JournalFile {
     pub async fn open(path: &Path, size_if_new: u64) -> io::Result<JournalFile> {
-        let disk = shard().disk.clone();
-        let fd = open(&disk, path, libc::O_RDWR | libc::O_CREAT).await?;
-        let handle = Rc::new(disk.handle(fd, true));
+        let ring = shard().ring.clone();
+        let fd = open(&ring, path, libc::O_RDWR | libc::O_CREAT).await?;
+        let handle = Rc::new(ring.handle(fd, true));
         let journal = JournalFile {
-            disk,
+            ring,
             handle,
             syncs: Rc::new(Cell::new(0)),
         };
@@ -125,13 +125,13 @@ impl JournalFile {
 
     pub fn write(&self, pos: u64, buf: AlignedBuf) -> JournalWrite {
         JournalWrite {
-            completion: self.disk.journal_write(self.handle.clone(), pos, buf),
+            completion: self.ring.journal_write(self.handle.clone(), pos, buf),
             syncs: self.syncs.clone(),
         }
     }
 
     pub async fn read_at(&self, pos: u64, len: usize) -> io::Result<Bytes> {
-        read_at(&self.disk, &self.handle, pos, len).await
+        read_at(&self.ring, &self.handle, pos, len).await
     }
 
     pub async fn len(&self) -> io::Result<u64> {
@@ -151,7 +151,7 @@ impl JournalFile {
             return Ok(());
         }
         // The length changes once, here: writes that extend a file lock out the commits in flight, those into allocated space don't.
-        allocate(&self.disk, &self.handle, from, to - from).await?;
+        allocate(&self.ring, &self.handle, from, to - from).await?;
         let mut buf = AlignedBuf::zeroed(piece);
         let mut pos = from;
         while pos < to {
@@ -163,14 +163,17 @@ impl JournalFile {
                 durable: false,
             };
             buf = give_back(
-                self.disk
+                self.ring
                     .run(Some(self.handle.clone()), kind, Some(buf), None)
                     .await,
             )?;
             pos += n;
-            super::sleep_rest(pace, begun).await;
+            let spent = begun.elapsed();
+            if spent < pace {
+                super::sleep(pace - spent).await;
+            }
         }
-        sync(&self.disk, &self.handle).await
+        sync(&self.ring, &self.handle).await
     }
 }
 
@@ -191,10 +194,10 @@ impl Future for JournalWrite {
     }
 }
 
-async fn open(disk: &Rc<Disk>, path: &Path, flags: i32) -> io::Result<OwnedFd> {
+async fn open(ring: &Rc<Ring>, path: &Path, flags: i32) -> io::Result<OwnedFd> {
     let c_path = CString::new(path.as_os_str().as_bytes())?;
     let flags = flags | libc::O_CLOEXEC | libc::O_DIRECT;
-    let (result, _) = disk
+    let (result, _) = ring
         .run(None, Kind::Open { flags }, None, Some(c_path))
         .await;
     match result {
@@ -211,7 +214,7 @@ async fn open(disk: &Rc<Disk>, path: &Path, flags: i32) -> io::Result<OwnedFd> {
     }
 }
 
-async fn read_at(disk: &Rc<Disk>, handle: &Rc<Handle>, pos: u64, len: usize) -> io::Result<Bytes> {
+async fn read_at(ring: &Rc<Ring>, handle: &Rc<Handle>, pos: u64, len: usize) -> io::Result<Bytes> {
     assert!(len <= READ_BYTES, "a read is at most 1 GiB");
     if len == 0 {
         return Ok(Bytes::new());
@@ -221,7 +224,7 @@ async fn read_at(disk: &Rc<Disk>, handle: &Rc<Handle>, pos: u64, len: usize) -> 
     let skip = (pos - start) as usize;
     let buf = AlignedBuf::zeroed((skip + len).next_multiple_of(BLOCK_BYTES));
     let kind = Kind::Read { pos: start };
-    let (result, buf) = disk.run(Some(handle.clone()), kind, Some(buf), None).await;
+    let (result, buf) = ring.run(Some(handle.clone()), kind, Some(buf), None).await;
     let Outcome::Bytes(n) = result? else {
         unreachable!("a read gives bytes")
     };
@@ -234,22 +237,21 @@ fn give_back((result, buf): (io::Result<Outcome>, Option<AlignedBuf>)) -> io::Re
     result.map(|_| buf.expect("a write gives its buffer back"))
 }
 
-async fn sync(disk: &Rc<Disk>, handle: &Rc<Handle>) -> io::Result<()> {
-    disk.run(Some(handle.clone()), Kind::Sync, None, None)
+async fn sync(ring: &Rc<Ring>, handle: &Rc<Handle>) -> io::Result<()> {
+    ring.run(Some(handle.clone()), Kind::Sync, None, None)
         .await
         .0
         .map(|_| ())
 }
 
-async fn allocate(disk: &Rc<Disk>, handle: &Rc<Handle>, pos: u64, len: u64) -> io::Result<()> {
+async fn allocate(ring: &Rc<Ring>, handle: &Rc<Handle>, pos: u64, len: u64) -> io::Result<()> {
     let kind = Kind::Allocate { pos, len };
-    match disk.run(Some(handle.clone()), kind, None, None).await.0 {
+    match ring.run(Some(handle.clone()), kind, None, None).await.0 {
         Err(e) if matches!(e.raw_os_error(), Some(libc::EOPNOTSUPP | libc::ENOSYS)) => Ok(()),
         other => other.map(|_| ()),
     }
 }
 
 fn len(handle: &Handle) -> io::Result<u64> {
-    // The inode of an open file is in memory: this doesn't block.
     handle.len()
 }

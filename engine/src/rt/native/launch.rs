@@ -5,23 +5,13 @@ use std::io;
 use std::sync::mpsc;
 use std::thread;
 
-use glommio::{GlommioError, LocalExecutor, LocalExecutorBuilder, Placement, PoolPlacement};
-use rand::SeedableRng;
-use rand::rngs::SmallRng;
-
-use super::{PREEMPT, RANDOM, SPIN_BEFORE_PARK};
-use crate::rt::{Launch, Queue};
+use super::Entered;
+use super::exec::Shard;
+use crate::rt::Launch;
 use crate::types::ShardId;
 
 /// Exit code of a process one of whose shards panicked.
 const PANIC_EXIT: i32 = 101;
-/// Helper threads per shard, for [`crate::rt::blocking`] and the names of files.
-const HELPERS: usize = 2;
-/// glommio's buffers for its own file I/O, which we don't use: its minimum.
-const IO_MEMORY_BYTES: usize = 64 << 10;
-/// Locked memory that the rings of a shard need, in bytes, on kernels that count it.
-const MEMLOCK_BYTES: u64 = 512 << 10;
-
 pub fn launch<F, Fut>(l: Launch, make: F) -> io::Result<()>
 where
     F: Fn(ShardId) -> Fut + Send + Clone + 'static,
@@ -45,32 +35,24 @@ where
         let thread = thread::Builder::new()
             .name(format!("shard-{i}"))
             .spawn(move || {
-                let executor = match executor(place) {
-                    Ok(e) => e,
+                let begun = pin(place).and_then(|()| Shard::new(spin));
+                let shard = match begun {
+                    Ok(s) => s,
                     Err(e) => {
                         let _ = started.send(Err(e));
                         return;
                     }
                 };
-                let ready = executor.run(async { super::enter(spin) });
-                if started.send(ready).is_err() || gone.recv().is_err() {
-                    super::leave();
+                if started.send(Ok(())).is_err() || gone.recv().is_err() {
                     return; // Another shard could not start.
                 }
-                RANDOM.set(seed.map(SmallRng::seed_from_u64));
-                let run = || {
-                    executor.run(async {
-                        crate::rt::spawn(Queue::Latency, make(id)).await;
-                        super::shard().disk.clone().quiesce().await;
-                    });
-                };
+                let _entered = Entered::new(shard.clone(), seed);
+                let run = move || shard.run(make(id));
                 if alone {
                     run();
                 } else if std::panic::catch_unwind(std::panic::AssertUnwindSafe(run)).is_err() {
                     std::process::exit(PANIC_EXIT);
                 }
-                super::leave();
-                drop(executor);
             })?;
         threads.push((thread, go));
     }
@@ -98,24 +80,47 @@ where
     ready.map(|_| ())
 }
 
-fn executor(place: Placement) -> io::Result<LocalExecutor> {
-    LocalExecutorBuilder::new(place)
-        .spin_before_park(SPIN_BEFORE_PARK) // glommio ignores it on unpinned executors
-        .preempt_timer(PREEMPT)
-        .io_memory(IO_MEMORY_BYTES)
-        .blocking_thread_pool_placement(PoolPlacement::Unbound(HELPERS))
-        .make()
-        .map_err(|e: GlommioError<()>| explain(io::Error::from(e)))
+/// Binds this thread to the CPU, if there is one.
+fn pin(place: Option<usize>) -> io::Result<()> {
+    let Some(cpu) = place else { return Ok(()) };
+    if core_affinity::set_for_current(core_affinity::CoreId { id: cpu }) {
+        Ok(())
+    } else {
+        Err(invalid(&format!(
+            "this process may not bind a thread to CPU {cpu}: use --overprovisioned, or give it that CPU"
+        )))
+    }
+}
+
+/// The CPUs that a thread may use.
+#[derive(Clone, Copy)]
+pub struct Affinity(libc::cpu_set_t);
+
+impl Affinity {
+    /// Of the process's first thread, which is never pinned.
+    pub fn of_process() -> Option<Affinity> {
+        // SAFETY: all-zero is a valid, empty set.
+        let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+        // SAFETY: writes one set, which is ours.
+        let r = unsafe { libc::sched_getaffinity(libc::getpid(), size_of_val(&set), &mut set) };
+        (r == 0).then_some(Affinity(set))
+    }
+
+    /// To this thread. Where it isn't allowed the thread stays where it is.
+    pub fn apply(&self) {
+        // SAFETY: reads one set, which is ours.
+        unsafe { libc::sched_setaffinity(0, size_of_val(&self.0), &self.0) };
+    }
 }
 
 /// One CPU per shard, or none.
-fn places(l: &Launch) -> io::Result<Vec<Placement>> {
+fn places(l: &Launch) -> io::Result<Vec<Option<usize>>> {
     let n = usize::from(l.shards);
     if n == 0 {
         return Err(invalid("a node needs at least one shard"));
     }
     if l.overprovisioned {
-        return Ok((0..n).map(|_| Placement::Unbound).collect());
+        return Ok(vec![None; n]);
     }
     let allowed: Vec<usize> = core_affinity::get_core_ids()
         .unwrap_or_default()
@@ -137,7 +142,7 @@ fn places(l: &Launch) -> io::Result<Vec<Placement>> {
             cpus.len()
         )));
     }
-    Ok(cpus.into_iter().take(n).map(Placement::Fixed).collect())
+    Ok(cpus.into_iter().take(n).map(Some).collect())
 }
 
 fn invalid(message: &str) -> io::Error {
@@ -189,15 +194,6 @@ pub fn explain(e: io::Error) -> io::Error {
         }
         Some(libc::EMFILE | libc::ENFILE) => {
             "too many open files: raise the limit (`ulimit -n 65536`, LimitNOFILE in a systemd unit)"
-        }
-        None if e.to_string().contains("memlock") => {
-            return io::Error::new(
-                io::ErrorKind::OutOfMemory,
-                format!(
-                    "a shard needs {} KiB of locked memory: raise the limit (`ulimit -l unlimited`, LimitMEMLOCK=infinity in a systemd unit): {e}",
-                    MEMLOCK_BYTES >> 10
-                ),
-            );
         }
         _ => return e,
     };

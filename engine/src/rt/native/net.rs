@@ -1,30 +1,30 @@
-//! Sockets on glommio's reactor.
+//! Sockets: non-blocking system calls, and polls in the ring to wait for readiness.
 //!
-//! glommio waits for readiness, the bytes go by system calls on the descriptor: `recv` for what is there, `sendmsg` from where the parts lie.
-//! Waiting to read is a glommio read into an empty buffer: `recv` of nothing says EAGAIN while there is nothing, so glommio polls, and 0 otherwise.
-//! Waiting to write is a glommio write of the next part, which sends what fits.
+//! A task that waits to read holds no buffer: it waits for readiness, then takes a buffer, then reads. Answers go out by `sendmsg` from where their parts lie,
+//! at most `limits::SEND_BYTES` at a time.
 //!
-//! `unsafe`: making the listening socket, `recv`, `sendmsg`, `shutdown`.
+//! `unsafe`: `recv` and `sendmsg`.
 
-use std::cell::RefCell;
-use std::future::poll_fn;
 use std::io::{self, IoSlice};
 use std::mem;
-use std::net::SocketAddr;
-use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, RawFd};
-use std::pin::Pin;
+use std::net::{Shutdown, SocketAddr};
+use std::os::fd::{AsFd, AsRawFd};
 use std::rc::Rc;
 
 use bytes::Bytes;
-use futures_lite::{AsyncRead, AsyncWrite};
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
+use super::ring::Ring;
+use super::shard;
 use crate::limits::{LISTEN_BACKLOG, SEND_BYTES};
 
 /// Parts that one `sendmsg` takes; the kernel's own limit is 1024.
 const PARTS: usize = 256;
 
-pub struct TcpListener(glommio::net::TcpListener);
+pub struct TcpListener {
+    socket: Rc<Socket>,
+    ring: Rc<Ring>,
+}
 
 impl TcpListener {
     pub fn bind(addr: SocketAddr) -> io::Result<TcpListener> {
@@ -34,19 +34,36 @@ impl TcpListener {
             .bind(&SockAddr::from(addr))
             .map_err(|e| at(addr, e))?;
         socket.listen(LISTEN_BACKLOG).map_err(|e| at(addr, e))?;
-        // SAFETY: the descriptor is ours and handed over.
-        Ok(TcpListener(unsafe {
-            FromRawFd::from_raw_fd(socket.into_raw_fd())
-        }))
+        Ok(TcpListener {
+            socket: Rc::new(socket),
+            ring: shard().ring.clone(),
+        })
     }
 
     pub async fn accept(&self) -> io::Result<TcpStream> {
-        TcpStream::new(self.0.accept().await?)
+        loop {
+            match self.socket.accept() {
+                Ok((socket, peer)) => {
+                    socket.set_nonblocking(true)?;
+                    return TcpStream::new(socket, peer, self.ring.clone());
+                }
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
+                    self.ring.ready(self.socket.clone(), libc::POLLIN).await?;
+                }
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) => return Err(e),
+            }
+        }
     }
 
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
-        Ok(self.0.local_addr()?)
+        address(&self.socket.local_addr()?)
     }
+}
+
+fn address(a: &SockAddr) -> io::Result<SocketAddr> {
+    a.as_socket()
+        .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "not an internet address"))
 }
 
 pub fn check_port_free(addr: SocketAddr) -> io::Result<()> {
@@ -62,6 +79,7 @@ fn socket(addr: SocketAddr) -> io::Result<Socket> {
     let socket = Socket::new(Domain::for_address(addr), Type::STREAM, Some(Protocol::TCP))?;
     // Or a restart would wait for the old connections to time out.
     socket.set_reuse_address(true)?;
+    socket.set_nonblocking(true)?;
     Ok(socket)
 }
 
@@ -81,25 +99,37 @@ fn at(addr: SocketAddr, e: io::Error) -> io::Error {
 pub struct TcpStream(Rc<Connection>);
 
 struct Connection {
-    /// Borrowed within a poll only.
-    io: RefCell<glommio::net::TcpStream>,
-    fd: RawFd,
+    socket: Rc<Socket>,
     peer: SocketAddr,
+    ring: Rc<Ring>,
 }
 
 impl TcpStream {
-    fn new(io: glommio::net::TcpStream) -> io::Result<TcpStream> {
-        io.set_nodelay(true)?;
-        let peer = io.peer_addr()?;
+    fn new(socket: Socket, peer: SockAddr, ring: Rc<Ring>) -> io::Result<TcpStream> {
+        socket.set_tcp_nodelay(true)?;
         Ok(TcpStream(Rc::new(Connection {
-            fd: io.as_raw_fd(),
-            io: RefCell::new(io),
-            peer,
+            peer: address(&peer)?,
+            socket: Rc::new(socket),
+            ring,
         })))
     }
 
     pub async fn connect(addr: SocketAddr) -> io::Result<TcpStream> {
-        TcpStream::new(glommio::net::TcpStream::connect(addr).await?)
+        let ring = shard().ring.clone();
+        let socket = socket(addr)?;
+        let peer = SockAddr::from(addr);
+        match socket.connect(&peer) {
+            Err(e) if e.raw_os_error() == Some(libc::EINPROGRESS) => {}
+            Err(e) => return Err(e),
+            Ok(()) => return TcpStream::new(socket, peer, ring),
+        }
+        let socket = Rc::new(socket);
+        ring.ready(socket.clone(), libc::POLLOUT).await?;
+        if let Some(e) = socket.take_error()? {
+            return Err(e);
+        }
+        let socket = Rc::into_inner(socket).expect("the poll has ended and let go of it");
+        TcpStream::new(socket, peer, ring)
     }
 
     pub fn peer_addr(&self) -> io::Result<SocketAddr> {
@@ -107,26 +137,29 @@ impl TcpStream {
     }
 
     pub async fn readable(&self) -> io::Result<()> {
-        poll_fn(|cx| Pin::new(&mut *self.0.io.borrow_mut()).poll_read(cx, &mut []))
-            .await
-            .map(|_| ())
+        self.ready(libc::POLLIN).await
+    }
+
+    async fn ready(&self, events: i16) -> io::Result<()> {
+        let fd: Rc<dyn AsFd> = self.0.socket.clone();
+        self.0.ring.ready(fd, events).await
     }
 
     pub fn try_read(&self, buf: &mut [u8]) -> io::Result<usize> {
+        let fd = self.0.socket.as_raw_fd();
         // SAFETY: the kernel writes at most `buf.len()` bytes to `buf`.
-        let n = unsafe {
-            libc::recv(
-                self.0.fd,
-                buf.as_mut_ptr().cast(),
-                buf.len(),
-                libc::MSG_DONTWAIT,
-            )
-        };
+        let n = unsafe { libc::recv(fd, buf.as_mut_ptr().cast(), buf.len(), 0) };
         usize::try_from(n).map_err(|_| io::Error::last_os_error())
     }
 
     pub async fn read(&self, buf: &mut [u8]) -> io::Result<usize> {
-        poll_fn(|cx| Pin::new(&mut *self.0.io.borrow_mut()).poll_read(cx, buf)).await
+        loop {
+            match self.try_read(buf) {
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => self.readable().await?,
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                other => return other,
+            }
+        }
     }
 
     pub async fn write_all_vectored(&self, parts: &[Bytes]) -> io::Result<()> {
@@ -141,11 +174,7 @@ impl TcpStream {
                 }
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
-                    let next = &parts[at.part][at.offset..];
-                    let n =
-                        poll_fn(|cx| Pin::new(&mut *self.0.io.borrow_mut()).poll_write(cx, next))
-                            .await?;
-                    at.advance(parts, n);
+                    self.ready(libc::POLLOUT).await?
                 }
                 Err(e) => return Err(e),
             }
@@ -154,8 +183,8 @@ impl TcpStream {
     }
 
     pub fn shutdown(&self) {
-        // SAFETY: a plain system call on a descriptor that we hold. It fails when the peer has gone, which is as well.
-        unsafe { libc::shutdown(self.0.fd, libc::SHUT_RDWR) };
+        // It fails when the peer has gone, which is as well.
+        let _ = self.0.socket.shutdown(Shutdown::Both);
     }
 
     /// One `sendmsg` of what comes next, at most `SEND_BYTES` and `PARTS`.
@@ -181,8 +210,7 @@ impl TcpStream {
         message.msg_iov = slices.as_mut_ptr().cast();
         message.msg_iovlen = slices.len() as _;
         // SAFETY: the message points to `slices`, which is laid out as iovecs and, like the parts, outlives the call; the kernel only reads.
-        let n =
-            unsafe { libc::sendmsg(self.0.fd, &message, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) };
+        let n = unsafe { libc::sendmsg(self.0.socket.as_raw_fd(), &message, libc::MSG_NOSIGNAL) };
         usize::try_from(n).map_err(|_| io::Error::last_os_error())
     }
 }
