@@ -8,6 +8,8 @@ pub const COMMIT_BYTES: usize = 1 << 20;
 pub const COMMITS_IN_FLIGHT: usize = 4;
 /// Size of a new journal, in bytes; it is extended in the background.
 pub const JOURNAL_START_BYTES: u64 = 32 << 20;
+/// Smallest journal, in bytes, however little memory there is.
+pub const JOURNAL_MIN_BYTES: u64 = 512 << 10;
 /// Largest live journal, in bytes, whatever the memory (L3).
 pub const JOURNAL_MAX_BYTES: u64 = 512 << 20;
 /// Quiet time after which an empty commit vouches for the last one, in milliseconds (L4).

@@ -279,7 +279,7 @@ impl Janitor {
         let room = j
             .capacity_bytes()
             .saturating_sub(j.live_bytes() + j.waiting_bytes() as u64);
-        if tail > *may_carry || tail > 4 * CARRY_BYTES || room < COMMIT_BYTES as u64 * 4 {
+        if tail > *may_carry || tail > 4 * CARRY_BYTES || room < j.capacity_bytes() / 4 {
             return None;
         }
         // A damaged entry can't be carried; write-out leaves its mark in the segment.

@@ -179,7 +179,9 @@ impl Journal {
     }
 
     fn room_for(&mut self, record_bytes: usize) {
-        if self.open.records.len() + record_bytes > COMMIT_BYTES {
+        // In a small ring a commit is a small part of it: else what wraps would leave no room.
+        let limit = COMMIT_BYTES.min(self.capacity_bytes() as usize / 8);
+        if self.open.records.len() + record_bytes > limit {
             self.seal_open();
         }
     }

@@ -198,7 +198,13 @@ impl Inner {
     }
 
     /// Makes a superblock durable, in both slots, one after the other.
-    pub async fn write_superblock(&self, s: &Superblock) -> Result<(), LogError> {
+    pub /// L3: the live journal is at most a quarter of the memory; a whole number of blocks.
+fn max_journal_bytes(cfg: &StoreConfig) -> u64 {
+    let quarter = cfg.memory_per_shard / 4 / BLOCK_BYTES as u64 * BLOCK_BYTES as u64;
+    quarter.clamp(JOURNAL_MIN_BYTES, JOURNAL_MAX_BYTES)
+}
+
+async fn write_superblock(&self, s: &Superblock) -> Result<(), LogError> {
         let bytes = s.encode(self.journal.borrow().seed());
         write_superblock(&self.journal_file, &self.journal_path, s.sequence, &bytes).await
     }
@@ -224,9 +230,7 @@ impl Inner {
     }
 
     pub fn max_journal_bytes(&self) -> u64 {
-        JOURNAL_MAX_BYTES
-            .min(self.cfg.memory_per_shard / 4)
-            .max(JOURNAL_START_BYTES)
+        max_journal_bytes(&self.cfg)
     }
 }
 
@@ -255,7 +259,7 @@ impl ShardLog {
         metrics: Rc<ShardMetrics>,
     ) -> Result<(ShardLog, Vec<Restored>), LogError> {
         let path = journal_path(&cfg, u32::from(shard.0));
-        let file = JournalFile::open(&path, JOURNAL_START_BYTES)
+        let file = JournalFile::open(&path, JOURNAL_START_BYTES.min(max_journal_bytes(&cfg)))
             .await
             .map_err(io_error("cannot open", &path))?;
         let seed = block::Seed {
@@ -422,6 +426,12 @@ impl ShardLog {
         let journal = self.0.journal.borrow();
         let taken = journal.live_bytes() + journal.waiting_bytes() as u64;
         taken as f32 / self.0.max_journal_bytes() as f32
+    }
+
+    /// Bytes of the largest entry that the journal takes. Larger ones must be refused before they are appended.
+    pub fn max_entry_bytes(&self) -> usize {
+        let capacity = self.0.journal.borrow().capacity_bytes() as usize;
+        (capacity / 4).min(block::MAX_BLOCK_BYTES / 4 * 3)
     }
 
     /// Makes a last checkpoint and stops the background work: the clean end of a run. Nothing may be appended any more.
