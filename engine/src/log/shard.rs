@@ -198,13 +198,7 @@ impl Inner {
     }
 
     /// Makes a superblock durable, in both slots, one after the other.
-    pub /// L3: the live journal is at most a quarter of the memory; a whole number of blocks.
-fn max_journal_bytes(cfg: &StoreConfig) -> u64 {
-    let quarter = cfg.memory_per_shard / 4 / BLOCK_BYTES as u64 * BLOCK_BYTES as u64;
-    quarter.clamp(JOURNAL_MIN_BYTES, JOURNAL_MAX_BYTES)
-}
-
-async fn write_superblock(&self, s: &Superblock) -> Result<(), LogError> {
+    pub async fn write_superblock(&self, s: &Superblock) -> Result<(), LogError> {
         let bytes = s.encode(self.journal.borrow().seed());
         write_superblock(&self.journal_file, &self.journal_path, s.sequence, &bytes).await
     }
@@ -232,6 +226,12 @@ async fn write_superblock(&self, s: &Superblock) -> Result<(), LogError> {
     pub fn max_journal_bytes(&self) -> u64 {
         max_journal_bytes(&self.cfg)
     }
+}
+
+/// L3: the live journal is at most a quarter of the memory; a whole number of blocks.
+fn max_journal_bytes(cfg: &StoreConfig) -> u64 {
+    let quarter = cfg.memory_per_shard / 4 / BLOCK_BYTES as u64 * BLOCK_BYTES as u64;
+    quarter.clamp(JOURNAL_MIN_BYTES, JOURNAL_MAX_BYTES)
 }
 
 async fn write_superblock(
