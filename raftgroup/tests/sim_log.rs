@@ -79,7 +79,7 @@ fn id_of(b: &[u8]) -> u64 {
 }
 
 /// What is drawn for one start.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 struct Plan {
     shards: u16,
     rounds: u64,
@@ -259,7 +259,19 @@ struct Verdict {
     trace: u64,
 }
 
+/// Says how to see a failure again.
+struct Replay(u64);
+
+impl Drop for Replay {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("seed {0} fails; again with SIM_SEED={0}", self.0);
+        }
+    }
+}
+
 fn run_seed(seed: u64) -> Verdict {
+    let _replay = Replay(seed);
     let world = World::new(seed, SimConfig::default());
     let outside = Rc::new(Outside {
         groups: (0..GROUPS).map(|_| RefCell::default()).collect(),
@@ -294,6 +306,12 @@ fn run_seed(seed: u64) -> Verdict {
         let stop = (!last).then(|| (ops + 1 + draw(reach), how));
         world.configure(|c| c.stop_at_op = stop);
         let before = *outside.starts_checked.borrow();
+        if std::env::var_os("SIM_SEED").is_some() {
+            println!(
+                "start {start}: {plan:?}, stop {stop:?}, files {:?}",
+                world.files()
+            );
+        }
         PARTS.set(Some((Rc::default(), outside.clone())));
         let launch = Launch {
             shards: plan.shards,

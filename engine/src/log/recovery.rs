@@ -412,17 +412,45 @@ async fn load_checkpoint(cfg: &StoreConfig, owner: Owner) -> Result<Option<Loade
     Ok(newest)
 }
 
+/// Creates a directory so that a power cut can't take its name back. The parent is synced also when the directory was there: an earlier start may have
+/// ended between the two.
+async fn create_durably(dir: &Path) -> Result<(), LogError> {
+    let mut parents = Vec::new();
+    for d in dir.ancestors() {
+        if d.as_os_str().is_empty() {
+            break;
+        }
+        let there = rt::fs::exists(d)
+            .await
+            .map_err(io_error("cannot look for", d))?;
+        if there && d != dir {
+            break;
+        }
+        if let Some(parent) = d.parent() {
+            parents.push(if parent.as_os_str().is_empty() {
+                Path::new(".")
+            } else {
+                parent
+            });
+        }
+    }
+    rt::fs::create_dir_all(dir)
+        .await
+        .map_err(io_error("cannot create", dir))?;
+    for parent in parents {
+        rt::fs::sync_dir(parent)
+            .await
+            .map_err(io_error("cannot sync", parent))?;
+    }
+    Ok(())
+}
+
 /// Reads everything that earlier starts left and raises the boot epoch durably. Run once, before any shard opens its log.
 pub async fn recover(cfg: &StoreConfig) -> Result<Recovery, LogError> {
-    let create = async |dir: &Path| {
-        rt::fs::create_dir_all(dir)
-            .await
-            .map_err(io_error("cannot create", dir))
-    };
-    create(&cfg.data_dir).await?;
+    create_durably(&cfg.data_dir).await?;
     let node = node_file::raise_boot_epoch(&cfg.data_dir).await?;
-    create(cfg.journal_dir()).await?;
-    create(&partitions_dir(&cfg.data_dir)).await?;
+    create_durably(cfg.journal_dir()).await?;
+    create_durably(&partitions_dir(&cfg.data_dir)).await?;
     let mut assembly = Assembly {
         replicas: BTreeMap::new(),
         report: RecoveryReport::default(),
