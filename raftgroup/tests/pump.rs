@@ -70,6 +70,8 @@ async fn start(dir: PathBuf) -> Shard {
     let told = Rc::new(Told::default());
     let groups = Groups::new(log.clone(), NodeId(1), told.clone());
     groups.restore(restored).expect("its groups are sound");
+    // Whatever the log does by itself before the pump runs must not need the groups to be up to date.
+    rt::sleep(Duration::from_millis(30)).await;
     groups.run().detach();
     Shard {
         log,
