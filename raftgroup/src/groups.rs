@@ -136,7 +136,8 @@ impl Groups {
     /// the states that were restored know of, and would be told nothing of groups not yet taken over.
     pub(crate) fn become_source(&self) {
         if !self.has_source.replace(true) {
-            self.log.set_state_source(Rc::new(Source(self.me.clone())));
+            let me = self.me.upgrade().expect("it is called on a live one");
+            self.log.set_state_source(Rc::new(Source(me)));
         }
     }
 
@@ -222,17 +223,14 @@ impl Groups {
     }
 }
 
-/// Gives the log the state of a replica when it writes a checkpoint (L8).
-struct Source(Weak<Groups>);
+/// Gives the log the state of a replica when it writes a checkpoint (L8). It keeps the groups for as long as the log is there: until the
+/// shard ends.
+struct Source(Rc<Groups>);
 
 impl StateSource for Source {
     fn capture(&self, replica: ReplicaId) -> Captured {
-        let groups = self
-            .0
-            .upgrade()
-            .expect("the groups outlive the log's use of them");
-        let group = groups.by_replica.borrow().get(&replica).cloned();
+        let group = self.0.by_replica.borrow().get(&replica).cloned();
         let group = group.expect("the log asks only for replicas that it still has");
-        group.capture(groups.sink.snapshot_state(group.id()))
+        group.capture(self.0.sink.snapshot_state(group.id()))
     }
 }

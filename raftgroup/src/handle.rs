@@ -322,6 +322,11 @@ impl Group {
         wakers.into_iter().for_each(Waker::wake);
     }
 
+    #[cfg(test)]
+    pub(crate) fn machine(&self) -> std::cell::RefMut<'_, Machine<ReplicaLog>> {
+        self.machine.borrow_mut()
+    }
+
     pub(crate) fn remove(&self) {
         self.removed.set(true);
         self.bell.count_led(self.led.take().is_some(), false);
@@ -329,3 +334,7 @@ impl Group {
         self.tell_watchers();
     }
 }
+
+#[cfg(test)]
+#[path = "handle_tests.rs"]
+mod tests;

@@ -46,6 +46,12 @@ impl MemoryLog {
         new
     }
 
+    /// The first entry of the last append.
+    pub fn first_of_newest(&self) -> Option<RaftIndex> {
+        let inner = self.0.borrow();
+        inner.records.last()?.2.first().map(|e| e.index)
+    }
+
     pub fn records(&self) -> Vec<(Lsn, Option<HardState>, Vec<Entry>)> {
         self.0.borrow().records.clone()
     }

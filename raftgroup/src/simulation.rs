@@ -285,11 +285,13 @@ impl Run {
     }
 
     fn turn(&mut self, id: u64) {
-        let before = self.cluster.at(id).log.last_index();
+        let log = self.cluster.at(id).log.clone();
+        let (last, newest) = (log.last_index(), log.newest());
         let sent = self.cluster.at(id).turn();
-        let replaced = self.cluster.at(id).log.records();
-        let replaced = replaced.last().and_then(|r| r.2.first());
-        self.counts.cut_off += u64::from(replaced.is_some_and(|e| e.index <= before));
+        let cut = log
+            .first_of_newest()
+            .is_some_and(|i| log.newest() > newest && i <= last);
+        self.counts.cut_off += u64::from(cut);
         self.cluster.network.extend(sent);
         // A network holds so much and no more.
         while self.cluster.network.len() > 200 {

@@ -11,7 +11,7 @@ use std::rc::{Rc, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
-use engine::batch::testing;
+use engine::batch::{Batch, testing};
 use engine::log::{LogPolicy, Read, ShardLog, StoreConfig, recover};
 use engine::memory::Budget;
 use engine::metrics::ShardMetrics;
@@ -70,6 +70,8 @@ async fn start(dir: PathBuf) -> Shard {
     let told = Rc::new(Told::default());
     let groups = Groups::new(log.clone(), NodeId(1), told.clone());
     groups.restore(restored).expect("its groups are sound");
+    // Whatever the log does by itself before the pump runs must not need the groups to be up to date.
+    rt::sleep(Duration::from_millis(30)).await;
     groups.run().detach();
     Shard {
         log,
@@ -381,6 +383,36 @@ fn retention_is_proposed_by_the_leader() {
         let start = g.log().retention_start(rt::wall_clock_ms()).unwrap();
         s.groups.retain_now();
         until("the start moves", || g.log_start_offset() >= start).await;
+    });
+}
+
+#[test]
+fn a_big_tail_comes_back_whole() {
+    lives("tail", 3, |life, s| async move {
+        let g = match life {
+            0 => create(&s, 0),
+            _ => s.groups.get(group(0)).expect("it was there"),
+        };
+        serving(&g).await;
+        assert_eq!(g.high_watermark(), Offset(40 * life as i64));
+        for n in 0..40 {
+            let batch = testing::batch(1, 100 << 10, Some((7, 0, 40 * life as i32 + n)));
+            match g.produce(batch, Acks::All, 0).expect("it is taken") {
+                Produced::Wait(w) => w.await.expect("it commits"),
+                Produced::Done(d) => d,
+            };
+        }
+        let mut at = Offset(0);
+        while at < g.high_watermark() {
+            let read = g.log().read_whole(at, 1 << 20, g.high_watermark()).await;
+            let batches = read.expect("it can be read").expect("it is in range");
+            assert!(!batches.is_empty());
+            for b in batches {
+                let b = Batch::check(b).expect("a batch as it was written");
+                assert_eq!(b.header.base_offset, at);
+                at = b.header.next_offset();
+            }
+        }
     });
 }
 
