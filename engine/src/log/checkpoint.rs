@@ -1,11 +1,13 @@
 //! Checkpoints (L8): what lets the journal go of its old blocks and a start begin without scanning segments.
 //!
-//! A shard has two append-only files of CRC'd frames. A checkpoint appends the frames of changed replicas and then a commit frame, and is synced;
-//! frames without their commit don't count. When the changes outgrow the base, a new base (every replica) goes to the other file under the next
-//! generation. At a start the newest generation with a commit counts.
+//! A checkpoint appends the frames of changed replicas and then a commit frame to the shard's file, and is synced; frames without their commit don't
+//! count. When the changes outgrow the base, a new base (every replica) goes to a new file under the next generation. At a start the files are read in the order of
+//! their generations, each on top of those before: an older one is removed only when every shard has a base of the present start (a replica that has
+//! changed shards may have its only frame there), and nothing that it doesn't know of is let go of before that.
 //!
 //! Frame, little-endian: magic u32, CRC-32C u32 of the rest seeded with data directory and shard, body length u32, kind u8, generation u64, body.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use bytes::{BufMut, Bytes, BytesMut};
@@ -176,25 +178,31 @@ impl ReplicaFrame {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Owner {
     pub directory_id: u64,
-    pub shard: u16,
+    pub shard: u32,
 }
 
 impl Owner {
     fn seed(&self) -> u32 {
-        let mut bytes = [0u8; 10];
+        let mut bytes = [0u8; 12];
         bytes[..8].copy_from_slice(&self.directory_id.to_le_bytes());
         bytes[8..].copy_from_slice(&self.shard.to_le_bytes());
         crc32c::crc32c(&bytes)
     }
 }
 
-pub fn path(data_dir: &Path, shard: u16, generation: u64) -> PathBuf {
-    let which = if generation.is_multiple_of(2) {
-        'a'
-    } else {
-        'b'
-    };
-    data_dir.join(format!("checkpoint-{shard}-{which}"))
+pub fn path(data_dir: &Path, shard: u32, generation: u64) -> PathBuf {
+    data_dir.join(format!("checkpoint-{shard}-{generation}"))
+}
+
+/// The generations of a shard's files among the names of a directory, oldest first.
+pub fn generations(names: &[String], shard: u32) -> Vec<u64> {
+    let prefix = format!("checkpoint-{shard}-");
+    let mut found: Vec<u64> = names
+        .iter()
+        .filter_map(|n| n.strip_prefix(&prefix)?.parse().ok())
+        .collect();
+    found.sort_unstable();
+    found
 }
 
 fn put_frame(
@@ -232,25 +240,24 @@ pub fn put_commit(out: &mut BytesMut, owner: Owner, generation: u64, sequence: u
     });
 }
 
-/// What a checkpoint file says.
+/// What a shard's checkpoint files say.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Loaded {
+    /// Of the newest file with a commit.
     pub generation: u64,
+    /// Of the newest commit; 0 for none.
     pub sequence: u64,
-    pub replicas: Vec<ReplicaFrame>,
+    pub replicas: BTreeMap<ReplicaId, ReplicaFrame>,
 }
 
-/// Reads a checkpoint file: everything up to its last commit frame. `None` when there is no commit.
+/// Reads a checkpoint file on top of those of older generations: everything up to its last commit frame.
 ///
 /// Padding between checkpoints is zeros up to the next block.
-pub fn load(bytes: &[u8], owner: Owner) -> Option<Loaded> {
+pub fn load(bytes: &[u8], owner: Owner, into: &mut Loaded) {
     let mut at = 0;
     let mut generation = None;
-    let mut replicas = std::collections::BTreeMap::new();
     let mut waiting: Vec<(ReplicaId, Option<ReplicaFrame>)> = Vec::new();
-    let mut sequence = None;
     while let Some((kind, g, body, end)) = frame_at(bytes, at, owner) {
-        // The first frame says whose turn it is; frames of an older use of the file end it.
         if *generation.get_or_insert(g) != g {
             break;
         }
@@ -268,16 +275,17 @@ pub fn load(bytes: &[u8], owner: Owner) -> Option<Loaded> {
                 waiting.push((ReplicaId(id), None));
             }
             COMMIT => {
-                let Some(s) = Reader::new(body).varint() else {
+                let Some(sequence) = Reader::new(body).varint() else {
                     break;
                 };
                 for (id, frame) in waiting.drain(..) {
                     match frame {
-                        Some(f) => replicas.insert(id, f),
-                        None => replicas.remove(&id),
+                        Some(f) => into.replicas.insert(id, f),
+                        None => into.replicas.remove(&id),
                     };
                 }
-                sequence = Some(s);
+                into.generation = g;
+                into.sequence = sequence;
             }
             _ => break,
         }
@@ -286,11 +294,6 @@ pub fn load(bytes: &[u8], owner: Owner) -> Option<Loaded> {
             at = at.next_multiple_of(crate::limits::BLOCK_BYTES);
         }
     }
-    Some(Loaded {
-        generation: generation?,
-        sequence: sequence?,
-        replicas: replicas.into_values().collect(),
-    })
 }
 
 fn frame_at(bytes: &[u8], at: usize, owner: Owner) -> Option<(u8, u64, &[u8], usize)> {
@@ -381,52 +384,67 @@ mod tests {
         out
     }
 
+    fn loaded(files: &[&[u8]]) -> Loaded {
+        let mut l = Loaded::default();
+        for f in files {
+            load(f, OWNER, &mut l);
+        }
+        l
+    }
+
+    fn frames(l: &Loaded) -> Vec<ReplicaFrame> {
+        l.replicas.values().cloned().collect()
+    }
+
     #[test]
     fn the_last_commit_counts() {
         let mut file = checkpoint(4, 10, &[frame(1, 5), frame(2, 5), frame(3, 5)], &[]);
         file.extend(checkpoint(4, 11, &[frame(1, 9)], &[3]));
         let whole = file.len();
-        let third = checkpoint(4, 12, &[frame(2, 50)], &[]);
-        file.extend(&third);
-        let l = load(&file, OWNER).unwrap();
+        file.extend(&checkpoint(4, 12, &[frame(2, 50)], &[]));
+        let l = loaded(&[&file]);
         assert_eq!((l.generation, l.sequence), (4, 12));
-        assert_eq!(l.replicas, vec![frame(1, 9), frame(2, 50)]);
+        assert_eq!(frames(&l), vec![frame(1, 9), frame(2, 50)]);
         // A torn third checkpoint leaves the second.
         for cut in whole..file.len() - 4000 {
-            let l = load(&file[..cut], OWNER).unwrap();
+            let l = loaded(&[&file[..cut]]);
             if l.sequence == 11 {
-                assert_eq!(l.replicas, vec![frame(1, 9), frame(2, 5)]);
+                assert_eq!(frames(&l), vec![frame(1, 9), frame(2, 5)]);
             }
         }
-        let other = Owner { shard: 2, ..OWNER };
-        assert_eq!(load(&file, other), None);
+        let mut other = Loaded::default();
+        load(&file, Owner { shard: 2, ..OWNER }, &mut other);
+        assert_eq!(other, Loaded::default());
     }
 
     #[test]
-    fn frames_of_an_older_use_of_the_file_dont_count() {
-        let old = checkpoint(2, 3, &[frame(7, 1), frame(8, 1)], &[]);
-        let new = checkpoint(4, 9, &[frame(1, 1)], &[]);
-        let mut file = new.clone();
-        file.extend(&old);
-        let l = load(&file, OWNER).unwrap();
-        assert_eq!(l.replicas, vec![frame(1, 1)]);
+    fn a_newer_base_lies_on_top_of_what_it_doesnt_speak_of() {
+        let old = checkpoint(2, 3, &[frame(1, 1), frame(7, 1), frame(8, 1)], &[]);
+        let new = checkpoint(3, 9, &[frame(1, 4)], &[8]);
+        let l = loaded(&[&old, &new]);
+        assert_eq!((l.generation, l.sequence), (3, 9));
+        assert_eq!(frames(&l), vec![frame(1, 4), frame(7, 1)]);
+        // A base without its commit says nothing.
+        assert_eq!(
+            frames(&loaded(&[&old, &new[..60]])),
+            frames(&loaded(&[&old]))
+        );
     }
 
     proptest! {
         #[test]
         fn rot_never_gives_a_wrong_frame(at in 0usize..4096, flip in 1u8..=255) {
             let mut file = checkpoint(4, 10, &[frame(1, 5), frame(2, 5)], &[]);
-            let sound = load(&file, OWNER).unwrap();
+            let sound = loaded(&[&file]);
             file[at] ^= flip;
-            if let Some(l) = load(&file, OWNER) {
-                prop_assert_eq!(l, sound);
-            }
+            let l = loaded(&[&file]);
+            prop_assert!(l == sound || l == Loaded::default());
         }
 
         #[test]
         fn any_bytes_are_answered(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
             let _ = ReplicaFrame::get(&bytes);
-            let _ = load(&bytes, OWNER);
+            load(&bytes, OWNER, &mut Loaded::default());
         }
     }
 }

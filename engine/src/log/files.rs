@@ -136,7 +136,19 @@ pub(crate) fn partitions_dir(data_dir: &Path) -> PathBuf {
 
 /// A whole file, for small ones.
 pub(crate) async fn read_whole(path: &Path) -> std::io::Result<Bytes> {
+    read(path, false).await
+}
+
+/// The same, synced first: what a killed process wrote without a sync is believed only once no power cut can take it back.
+pub(crate) async fn read_whole_synced(path: &Path) -> std::io::Result<Bytes> {
+    read(path, true).await
+}
+
+async fn read(path: &Path, sync: bool) -> std::io::Result<Bytes> {
     let file = File::open(path, OpenOptions::default()).await?;
+    if sync {
+        file.sync().await?;
+    }
     let bytes = file.len().await?;
     let all = file.read_at(0, bytes as usize).await?;
     file.close().await?;

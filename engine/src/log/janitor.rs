@@ -3,6 +3,7 @@
 //! One task on the background queue does all of it, one thing at a time, so that the disk never sees more than one background write (measured: parallel ones cost
 //! the journal its tail). It yields between pieces. It sleeps while there is nothing to do.
 
+use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -168,7 +169,7 @@ impl Janitor {
         let c = self.inner.checkpoint.borrow();
         let half = j.live_bytes() * 2 > j.capacity_bytes();
         half || !self.inner.reported.get()
-            || (self.inner.covered.all() && !self.inner.tidied.get())
+            || !self.inner.settled.get() && self.may_settle()
             || !c.trash.is_empty()
             || !c.removed.is_empty()
     }
@@ -187,7 +188,7 @@ impl Janitor {
 
     fn waits_for_pause(&self) -> bool {
         // Another shard's last word doesn't wake this one.
-        !self.inner.tidied.get() || (self.wants_checkpoint() && !self.checkpoint_due())
+        !self.inner.settled.get() || (self.wants_checkpoint() && !self.checkpoint_due())
     }
 
     /// L8: segments and directories synced, checkpoint synced, tail moved; then files that nothing names any more go.
@@ -332,7 +333,7 @@ impl Janitor {
         let inner = &self.inner;
         let owner = Owner {
             directory_id: inner.directory_id,
-            shard: inner.shard.0,
+            shard: u32::from(inner.shard.0),
         };
         let (base, generation, sequence, start) = {
             let mut c = inner.checkpoint.borrow_mut();
@@ -347,7 +348,7 @@ impl Janitor {
                 if base { 0 } else { c.file_bytes },
             )
         };
-        let path = checkpoint::path(&inner.cfg.data_dir, inner.shard.0, generation);
+        let path = checkpoint::path(&inner.cfg.data_dir, owner.shard, generation);
         let options = OpenOptions {
             create: true,
             truncate: base,
@@ -360,13 +361,10 @@ impl Janitor {
 
         let mut out = BytesMut::new();
         let mut at = start;
-        if !base {
-            let removed = std::mem::take(&mut inner.checkpoint.borrow_mut().removed);
-            for id in removed {
-                checkpoint::put_removed(&mut out, owner, generation, id);
-            }
-        } else {
-            inner.checkpoint.borrow_mut().removed.clear();
+        // In a base too: an older file may still speak of them.
+        let removed = std::mem::take(&mut inner.checkpoint.borrow_mut().removed);
+        for id in removed {
+            checkpoint::put_removed(&mut out, owner, generation, id);
         }
         let ids: Vec<ReplicaId> = inner.replicas.borrow().keys().copied().collect();
         for id in ids {
@@ -392,12 +390,22 @@ impl Janitor {
                 .await
                 .map_err(io_error("cannot sync", dir))?;
         }
-        let mut c = inner.checkpoint.borrow_mut();
-        c.file_bytes = at;
-        if base {
-            c.base_bytes = at;
+        let replaced = {
+            let mut c = inner.checkpoint.borrow_mut();
+            c.file_bytes = at;
+            if base {
+                c.base_bytes = at;
+            }
+            c.current.replace(path.clone()).filter(|p| *p != path)
+        };
+        match replaced {
+            Some(old) if inner.tidied.get() => self.remove_checkpoints(vec![old]).await,
+            Some(old) => {
+                inner.old_checkpoints.borrow_mut().push(old);
+                Ok(())
+            }
+            None => Ok(()),
         }
-        Ok(())
     }
 
     /// A replica's frame, in one step with the seal that separates the records it reflects from those that come after.
@@ -439,13 +447,12 @@ impl Janitor {
             }
             needed
         };
-        // Lsn 0 stands for what other journals hold: this shard has covered its replicas when none is left.
+        // Lsn 0 stands for what other journals hold: this shard's base stands alone when none is left.
         if needed > Lsn(0) && !inner.reported.get() {
             inner.reported.set(true);
-            inner.covered.done();
+            inner.covered.base_done();
         }
-        // What an earlier start wrote here may be another shard's now: nothing of it goes before every shard has covered its own.
-        if !inner.covered.all() {
+        if !self.settle().await? {
             return Ok(());
         }
         let superblock = inner
@@ -457,10 +464,53 @@ impl Janitor {
             inner.journal.borrow_mut().adopt(s);
             inner.submit(false);
         }
-        inner.tidied.set(true);
+        Ok(())
+    }
+
+    fn may_settle(&self) -> bool {
+        let c = &self.inner.covered;
+        if self.inner.tidied.get() {
+            c.all_files()
+        } else {
+            c.all_bases()
+        }
+    }
+
+    /// L12: what earlier starts wrote may be another shard's now. First every shard has a base of this start, then all older checkpoint files go, and only
+    /// then may journals let go. `true` when that has come.
+    async fn settle(&self) -> Result<bool, LogError> {
+        let inner = &self.inner;
+        if inner.settled.get() {
+            return Ok(true);
+        }
+        if !inner.covered.all_bases() {
+            return Ok(false);
+        }
+        if !inner.tidied.get() {
+            let old = std::mem::take(&mut *inner.old_checkpoints.borrow_mut());
+            self.remove_checkpoints(old).await?;
+            inner.tidied.set(true);
+            inner.covered.files_removed();
+        }
+        if !inner.covered.all_files() {
+            return Ok(false);
+        }
         let orphans = std::mem::take(&mut *inner.orphans.borrow_mut());
         for path in orphans {
             shrink_and_remove(&path).await?;
+        }
+        inner.settled.set(true);
+        Ok(true)
+    }
+
+    /// Oldest first, durably: one that came back without those after it would bring back what they say is removed.
+    async fn remove_checkpoints(&self, old: Vec<PathBuf>) -> Result<(), LogError> {
+        let dir = &self.inner.cfg.data_dir;
+        for path in old {
+            shrink_and_remove(&path).await?;
+            rt::fs::sync_dir(dir)
+                .await
+                .map_err(io_error("cannot sync", dir))?;
         }
         Ok(())
     }

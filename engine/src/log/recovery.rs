@@ -14,7 +14,7 @@ use bytes::Bytes;
 use super::block::Seed;
 use super::checkpoint::{self, Loaded, Owner, ReplicaFrame};
 use super::directory::{Directory, Run};
-use super::files::{io_error, partitions_dir, read_whole};
+use super::files::{io_error, partitions_dir, read_whole_synced};
 use super::node_file::{self, NodeFile};
 use super::record::{self, Record};
 use super::replay::{JournalScan, Step};
@@ -24,19 +24,45 @@ use super::{LogError, StoreConfig};
 use crate::rt;
 use crate::types::*;
 
-/// How many shards have not yet covered, by a synced checkpoint, what earlier starts wrote.
+/// How far the shards have come in making what earlier starts left unneeded. Nothing of it goes before all of them have done the step before.
 #[derive(Debug)]
-pub(crate) struct Covered(AtomicUsize);
+pub(crate) struct Covered {
+    /// Shards whose replicas aren't all in a synced base of this start.
+    bases: AtomicUsize,
+    /// Shards that haven't removed their older checkpoint files.
+    files: AtomicUsize,
+}
 
 impl Covered {
-    /// This shard's checkpoint covers its replicas.
-    pub fn done(&self) {
-        let before = self.0.fetch_sub(1, Ordering::AcqRel);
-        assert!(before > 0, "a shard reports once");
+    fn new(shards: u16) -> Covered {
+        Covered {
+            bases: AtomicUsize::new(usize::from(shards)),
+            files: AtomicUsize::new(usize::from(shards)),
+        }
     }
 
-    pub fn all(&self) -> bool {
-        self.0.load(Ordering::Acquire) == 0
+    /// This shard's base is synced, and everything its replicas need is there or in its own journal.
+    pub fn base_done(&self) {
+        assert!(
+            self.bases.fetch_sub(1, Ordering::AcqRel) > 0,
+            "a shard reports once"
+        );
+    }
+
+    pub fn all_bases(&self) -> bool {
+        self.bases.load(Ordering::Acquire) == 0
+    }
+
+    pub fn files_removed(&self) {
+        assert!(
+            self.files.fetch_sub(1, Ordering::AcqRel) > 0,
+            "a shard reports once"
+        );
+    }
+
+    /// From here on journals may let go of what earlier starts wrote.
+    pub fn all_files(&self) -> bool {
+        self.files.load(Ordering::Acquire) == 0
     }
 }
 
@@ -75,7 +101,9 @@ pub struct RecoveredShard {
     pub(crate) journal: Option<RecoveredJournal>,
     pub(crate) checkpoint: (u64, u64),
     pub(crate) covered: Arc<Covered>,
-    /// Files of shards that are no more; the last shard's part removes them.
+    /// Checkpoint files of earlier starts, to be removed once every shard has a base of this one.
+    pub(crate) old_checkpoints: Vec<PathBuf>,
+    /// Journals of shards that are no more, to be removed after that.
     pub(crate) orphans: Vec<PathBuf>,
 }
 
@@ -390,26 +418,20 @@ async fn list(dir: &Path) -> Result<Vec<String>, LogError> {
         .map_err(io_error("cannot list", dir))
 }
 
-async fn load_checkpoint(cfg: &StoreConfig, owner: Owner) -> Result<Option<Loaded>, LogError> {
-    let mut newest: Option<Loaded> = None;
-    for generation in 0..2 {
+async fn load_checkpoints(
+    cfg: &StoreConfig,
+    names: &[String],
+    owner: Owner,
+) -> Result<Loaded, LogError> {
+    let mut loaded = Loaded::default();
+    for generation in checkpoint::generations(names, owner.shard) {
         let path = checkpoint::path(&cfg.data_dir, owner.shard, generation);
-        if !rt::fs::exists(&path)
-            .await
-            .map_err(io_error("cannot look for", &path))?
-        {
-            continue;
-        }
-        let bytes = read_whole(&path)
+        let bytes = read_whole_synced(&path)
             .await
             .map_err(io_error("cannot read", &path))?;
-        if let Some(l) = checkpoint::load(&bytes, owner)
-            && newest.as_ref().is_none_or(|n| n.generation < l.generation)
-        {
-            newest = Some(l);
-        }
+        checkpoint::load(&bytes, owner, &mut loaded);
     }
-    Ok(newest)
+    Ok(loaded)
 }
 
 /// Creates a directory so that a power cut can't take its name back. The parent is synced also when the directory was there: an earlier start may have
@@ -457,23 +479,23 @@ pub async fn recover(cfg: &StoreConfig) -> Result<Recovery, LogError> {
     };
 
     let shards = u32::from(cfg.shards);
-    let checkpoint_numbers = numbered(&list(&cfg.data_dir).await?, "checkpoint-");
+    let names = list(&cfg.data_dir).await?;
+    let checkpoint_numbers = numbered(&names, "checkpoint-");
     let journal_numbers = numbered(&list(cfg.journal_dir()).await?, "journal-");
     let mut checkpoints: BTreeMap<u32, (u64, u64)> = BTreeMap::new();
     for &number in &checkpoint_numbers {
-        let Ok(shard) = u16::try_from(number) else {
-            continue;
-        };
         let owner = Owner {
             directory_id: node.directory_id,
-            shard,
+            shard: number,
         };
-        let Some(l) = load_checkpoint(cfg, owner).await? else {
-            continue;
-        };
-        checkpoints.insert(number, (l.generation, l.sequence));
-        for f in l.replicas {
-            // Of two checkpoints' frames the newer counts: a replica may have changed shards.
+        let l = load_checkpoints(cfg, &names, owner).await?;
+        // A file without a commit has used up its generation too: it is among those to be removed.
+        let generation = checkpoint::generations(&names, number)
+            .pop()
+            .unwrap_or(l.generation);
+        checkpoints.insert(number, (generation, l.sequence));
+        for f in l.replicas.into_values() {
+            // Of two shards' frames the newer counts: a replica may have changed shards.
             let newer = assembly
                 .replicas
                 .get(&f.id)
@@ -500,9 +522,13 @@ pub async fn recover(cfg: &StoreConfig) -> Result<Recovery, LogError> {
         if found < scan.superblock.checkpoint_sequence {
             let wanted = scan.superblock.checkpoint_sequence;
             return Err(LogError::Format {
-                path: checkpoint::path(&cfg.data_dir, number as u16, 0),
+                path: checkpoint::path(
+                    &cfg.data_dir,
+                    number,
+                    checkpoints.get(&number).map_or(0, |c| c.0),
+                ),
                 why: format!(
-                    "the checkpoints of shard {number} are damaged: number {wanted} was synced, {found} is the newest that can be read; restore checkpoint-{number}-a and -b from a backup"
+                    "the checkpoints of shard {number} are damaged: number {wanted} was synced, {found} is the newest that can be read; restore the checkpoint-{number} files from a backup"
                 ),
             });
         }
@@ -514,12 +540,17 @@ pub async fn recover(cfg: &StoreConfig) -> Result<Recovery, LogError> {
     for &number in journal_numbers.iter().filter(|n| **n >= shards) {
         orphans.push(journal_path(cfg, number));
     }
-    for &number in checkpoint_numbers.iter().filter(|n| **n >= shards) {
-        for generation in 0..2 {
-            orphans.push(checkpoint::path(&cfg.data_dir, number as u16, generation));
-        }
+    let mut old_checkpoints: BTreeMap<u32, Vec<PathBuf>> = BTreeMap::new();
+    for &number in &checkpoint_numbers {
+        let files = checkpoint::generations(&names, number);
+        let paths = files
+            .into_iter()
+            .map(|g| checkpoint::path(&cfg.data_dir, number, g));
+        // Those of shards that are no more are shard 0's to remove.
+        let remover = if number < shards { number } else { 0 };
+        old_checkpoints.entry(remover).or_default().extend(paths);
     }
-    let covered = Arc::new(Covered(AtomicUsize::new(usize::from(cfg.shards))));
+    let covered = Arc::new(Covered::new(cfg.shards));
     let mut parts: Vec<RecoveredShard> = (0..shards)
         .map(|s| RecoveredShard {
             node,
@@ -527,6 +558,7 @@ pub async fn recover(cfg: &StoreConfig) -> Result<Recovery, LogError> {
             journal: journals.remove(&s),
             checkpoint: checkpoints.get(&s).copied().unwrap_or((0, 0)),
             covered: covered.clone(),
+            old_checkpoints: old_checkpoints.remove(&s).unwrap_or_default(),
             orphans: if s == 0 {
                 std::mem::take(&mut orphans)
             } else {

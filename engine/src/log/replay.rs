@@ -83,6 +83,8 @@ impl JournalScan {
         let file = File::open(path, OpenOptions::default())
             .await
             .map_err(cannot)?;
+        // What a killed process had in flight may be readable and not durable; it counts from here on, so it is made so first.
+        file.sync().await.map_err(io_error("cannot sync", path))?;
         let front = file
             .read_at(0, DATA_START as usize + BLOCK_BYTES)
             .await

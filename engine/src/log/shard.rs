@@ -41,6 +41,8 @@ pub(crate) struct Cache {
 pub(crate) struct CheckpointState {
     pub generation: u64,
     pub sequence: u64,
+    /// The file of this start that is being appended to.
+    pub current: Option<PathBuf>,
     /// Bytes of the current file, and of its base.
     pub file_bytes: u64,
     pub base_bytes: u64,
@@ -68,11 +70,14 @@ pub(crate) struct Inner {
     pub cache: RefCell<Cache>,
     pub checkpoint: RefCell<CheckpointState>,
     pub covered: Arc<Covered>,
+    pub old_checkpoints: RefCell<Vec<PathBuf>>,
     pub orphans: RefCell<Vec<PathBuf>>,
-    /// This shard has reported to `covered`.
+    /// This shard's base of this start is synced.
     pub reported: Cell<bool>,
-    /// Every shard had reported when this one moved its tail.
+    /// Its older checkpoint files are removed.
     pub tidied: Cell<bool>,
+    /// Every shard has come so far; only now tails move.
+    pub settled: Cell<bool>,
     /// Replicas with enough to write out.
     pub write_queue: RefCell<VecDeque<ReplicaId>>,
     pub durable: Notify,
@@ -308,15 +313,18 @@ impl ShardLog {
             checkpoint: RefCell::new(CheckpointState {
                 generation: part.checkpoint.0,
                 sequence: part.checkpoint.1,
+                current: None,
                 file_bytes: 0,
                 base_bytes: 0,
                 removed: Vec::new(),
                 trash: Vec::new(),
             }),
             covered: part.covered,
+            old_checkpoints: RefCell::new(part.old_checkpoints),
             orphans: RefCell::new(part.orphans),
             reported: Cell::new(false),
             tidied: Cell::new(false),
+            settled: Cell::new(false),
             write_queue: RefCell::default(),
             durable: Notify::default(),
             janitor: Notify::default(),
