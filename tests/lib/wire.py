@@ -10,6 +10,7 @@ import struct
 import time
 
 PRODUCE, FETCH, LIST_OFFSETS, METADATA, CREATE_TOPICS, API_VERSIONS = 0, 1, 2, 3, 19, 18
+FIND_COORDINATOR = 10
 
 
 class Reader:
@@ -82,6 +83,12 @@ class Connection:
         return bytes(data)
 
     # --- requests -----------------------------------------------------------
+
+    def api_versions(self):
+        """{key: (lowest, highest version)}"""
+        reader = self.call(API_VERSIONS, 0, b"")
+        reader.take("h")
+        return {key: versions for key, *versions in reader.array(lambda: reader.take("hhh"))}
 
     def metadata(self, topics=()):
         """{topic: (error, {partition: (error, leader)})}; without names, no topic (the brokers only)."""
