@@ -180,19 +180,20 @@ fn hints(
         } else {
             shard.view.topic(&topic.name).map(|t| t.id)
         };
-        for at in place..place + topic.parts {
-            let partition = fetch.parts[at].index;
-            if misled(&answers[at])
+        let places = place..place + topic.parts;
+        place += topic.parts;
+        for (part, answer) in fetch.parts[places.clone()].iter().zip(&mut answers[places]) {
+            let partition = part.index;
+            if misled(answer)
                 && let Some(topic) = id
                 && let Some(hint) = shard.leader_hint(GroupId { topic, partition })
             {
                 if hint.node != shard.node.0 {
                     elsewhere.push(hint.node);
                 }
-                answers[at].leader = Some(hint);
+                answer.leader = Some(hint);
             }
         }
-        place += topic.parts;
     }
     shard.endpoints(elsewhere.into_iter())
 }
