@@ -6,8 +6,8 @@
 //! one answer and that many requests, and is cut off after [`limits::WRITE_STALL`].
 //!
 //! Memory: an idle connection holds no buffer. Small frames share one read buffer and are leased from the budget as soon as they are whole; a
-//! larger one gets a buffer of its own, leased before it is read: whole up to [`limits::LEASE_WHOLE_BYTES`], piece by piece as it arrives
-//! above. A frame that has begun must be whole in time. What cannot be read closes the connection, with a line in the log.
+//! larger one gets a buffer of its own, leased piece by piece, each before it is read (see `read_large`). A frame that has begun must
+//! be whole in time. What cannot be read closes the connection, with a line in the log.
 
 use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
@@ -30,14 +30,25 @@ use crate::frame::{self, ClientId, Frame, Request};
 use crate::handlers::{self, api_versions, fetch, produce};
 use crate::limits;
 use crate::shard::Shard;
-use crate::sync::{Pipe, poll_once};
+use crate::sync::{Pipe, Semaphore, poll_once};
 use crate::versions::ApiKey;
 
 /// The connections of a shard and its idle read buffers.
-#[derive(Default)]
 pub struct Connections {
     open: RefCell<Slab<Rc<Connection>>>,
     spare: RefCell<Vec<BytesMut>>,
+    /// The one frame that is too large for the class of partial frames.
+    huge: Semaphore,
+}
+
+impl Default for Connections {
+    fn default() -> Connections {
+        Connections {
+            open: RefCell::default(),
+            spare: RefCell::default(),
+            huge: Semaphore::new(1),
+        }
+    }
 }
 
 /// What both tasks and the sweeper know of a connection.
@@ -49,12 +60,16 @@ struct Connection {
     active: Cell<Instant>,
     /// By when the frame that is arriving must be whole.
     frame_due: Cell<Option<Instant>>,
+    /// Bytes that are still missing of a frame that holds memory of the class of partial frames; 0 when there is none.
+    missing: Cell<usize>,
     /// By when the write under way must be done.
     write_due: Cell<Option<Instant>>,
     /// The writer is at work for the client, which may take long.
     busy: Cell<bool>,
     /// No more requests are read; what was read is still answered.
     draining: Cell<bool>,
+    /// It is over: whoever waits for something on its behalf stops.
+    ended: Cell<bool>,
     reader: RefCell<Option<Waker>>,
 }
 
@@ -161,6 +176,23 @@ impl Connections {
         }
     }
 
+    /// Cuts off the connection whose frame is the farthest from being whole, if it got nothing for a while and is farther than one that
+    /// misses `missing` bytes. So that frames which never end, or hold memory and wait for more, can't keep others out.
+    fn shed(&self, missing: usize) {
+        let stalled = rt::now();
+        let open = self.open.borrow();
+        let worst = open
+            .iter()
+            .map(|(_, c)| c)
+            .filter(|c| c.missing.get() > missing && c.active.get() + limits::STALLED <= stalled)
+            .max_by_key(|c| c.missing.get());
+        if let Some(c) = worst {
+            tracing::warn!(peer = %c.name(), missing = c.missing.get(), "a connection is closed: its request arrives too slowly for the memory there is");
+            c.missing.set(0);
+            c.end();
+        }
+    }
+
     fn buffer(&self) -> BytesMut {
         self.spare.borrow_mut().pop().unwrap_or_default()
     }
@@ -175,16 +207,38 @@ impl Connections {
 
 impl Connection {
     fn end(&self) {
+        self.ended.set(true);
         self.stream.shutdown();
         self.replies.close();
+        self.wake_reader();
     }
 
-    fn drain(&self) {
-        self.draining.set(true);
+    fn wake_reader(&self) {
         let waker = self.reader.borrow_mut().take();
         if let Some(waker) = waker {
             waker.wake();
         }
+    }
+
+    /// Waits for something on behalf of a request that isn't whole or taken in yet, unless the connection ends or drains meanwhile.
+    async fn while_reading<F: Future>(&self, wait: F) -> Result<F::Output, End> {
+        let mut wait = pin!(wait);
+        poll_fn(|cx| {
+            if self.ended.get() || self.draining.get() {
+                return Poll::Ready(Err(End::Left));
+            }
+            if let Poll::Ready(output) = wait.as_mut().poll(cx) {
+                return Poll::Ready(Ok(output));
+            }
+            *self.reader.borrow_mut() = Some(cx.waker().clone());
+            Poll::Pending
+        })
+        .await
+    }
+
+    fn drain(&self) {
+        self.draining.set(true);
+        self.wake_reader();
     }
 
     /// Waits for bytes; false when no more shall be read.
@@ -231,9 +285,11 @@ async fn serve(shard: Rc<Shard>, stream: TcpStream) {
         replies: Pipe::new(limits::REQUESTS_IN_FLIGHT),
         active: Cell::new(rt::now()),
         frame_due: Cell::new(None),
+        missing: Cell::new(0),
         write_due: Cell::new(None),
         busy: Cell::new(false),
         draining: Cell::new(false),
+        ended: Cell::new(false),
         reader: RefCell::default(),
     });
     let (key, open) = {
@@ -282,6 +338,8 @@ fn report(shard: &Shard, connection: &Connection, end: Result<(), End>) {
 async fn read_loop(shard: &Rc<Shard>, connection: &Connection) -> Result<(), End> {
     let mut buffer = BytesMut::new();
     let mut chunk = limits::READ_MIN_BYTES;
+    // The last read got all that it had room for.
+    let mut full = false;
     let most = usize::try_from(shard.config.broker.socket_request_max_bytes)
         .unwrap_or(limits::FRAME_BYTES);
     loop {
@@ -290,19 +348,24 @@ async fn read_loop(shard: &Rc<Shard>, connection: &Connection) -> Result<(), End
             let (frame, memory) = if buffer.len() >= 4 + length {
                 buffer.advance(4);
                 let frame = buffer.split_to(length).freeze();
-                let lease = lease(shard, MemoryClass::Requests, length).await?;
+                let lease = lease(shard, MemoryClass::Requests, length);
+                let lease = connection.while_reading(lease).await??;
                 (frame, SmallVec::from_iter([lease]))
             } else if 4 + length > limits::OWN_BUFFER_BYTES {
                 buffer.advance(4);
                 let begun = buffer.split();
-                read_large(shard, connection, begun, length).await?
+                let large = read_large(shard, connection, begun, length);
+                connection.while_reading(large).await??
             } else {
                 break;
             };
             connection.frame_due.set(None);
             take_frame(shard, connection, frame, memory).await?;
         }
-        if buffer.is_empty() {
+        if full {
+            // There is more, most likely: reading finds out sooner than waiting.
+            rt::yield_if_needed().await;
+        } else if buffer.is_empty() {
             shard.connections.give_back(std::mem::take(&mut buffer));
             connection.frame_due.set(None);
             if !connection.readable().await? {
@@ -319,8 +382,9 @@ async fn read_loop(shard: &Rc<Shard>, connection: &Connection) -> Result<(), End
             }
         }
         let n = read_some(shard, connection, &mut buffer, chunk)?;
+        full = n == chunk;
         // The next read's room follows what clients send.
-        if n == chunk {
+        if full {
             chunk = (2 * chunk).min(limits::READ_MAX_BYTES);
         } else if n < chunk / 4 {
             chunk = (chunk / 2).max(limits::READ_MIN_BYTES);
@@ -363,6 +427,10 @@ async fn lease(shard: &Shard, class: MemoryClass, bytes: usize) -> Result<Lease,
 }
 
 /// Reads the rest of a frame that doesn't fit the shared buffer.
+///
+/// Its memory comes from the class of partial frames, piece by piece as it arrives; when it is whole it counts as a request. Who waits too
+/// long for a piece has the most incomplete frame cut off. A frame larger than that class is leased whole from the class of requests, one at a
+/// time, and one that is larger than this is refused.
 async fn read_large(
     shard: &Shard,
     connection: &Connection,
@@ -374,39 +442,54 @@ async fn read_large(
     connection.frame_due.set(Some(due));
     let mut leases = Leases::new();
     let mut leased = 0;
-    // Reserved, not touched: it becomes memory as bytes arrive, each piece leased before it is read.
+    let mut huge = None;
+    if length as u64 > shard.budget.cap(MemoryClass::PartialFrames) {
+        huge = Some(shard.connections.huge.take().await);
+        leases.push(lease(shard, MemoryClass::Requests, length).await?);
+        leased = length;
+    }
+    // Reserved, not touched: it becomes memory as bytes arrive.
     let mut frame = BytesMut::new();
+    let mut full = false;
     while frame.len() < length {
-        if frame.is_empty() || frame.len() == leased {
-            let (class, piece) = if length <= limits::LEASE_WHOLE_BYTES {
-                (MemoryClass::Requests, length)
-            } else {
-                let piece = limits::LEASE_WHOLE_BYTES.min(length - leased);
-                (MemoryClass::PartialFrames, piece)
-            };
-            leases.push(lease(shard, class, piece).await?);
+        if frame.len() == leased {
+            let piece = limits::LEASE_BYTES.min(length - leased);
+            leases.push(piece_of_frame(shard, piece, length - leased).await?);
             leased += piece;
-            if frame.is_empty() {
-                frame.reserve(length);
-                frame.extend_from_slice(&begun);
-                continue;
-            }
         }
-        if !connection.readable().await? {
+        if frame.is_empty() {
+            frame.reserve(length);
+            frame.extend_from_slice(&begun);
+        }
+        if huge.is_none() {
+            connection.missing.set(length - frame.len());
+        }
+        if full {
+            rt::yield_if_needed().await;
+        } else if !connection.readable().await? {
             return Err(End::Left);
         }
         let room = (leased - frame.len()).min(limits::READ_MAX_BYTES);
-        read_some(shard, connection, &mut frame, room)?;
+        full = read_some(shard, connection, &mut frame, room)? == room;
     }
-    // It is whole: it counts as a request from here on, if the class of requests can hold it at all.
-    if length > limits::LEASE_WHOLE_BYTES
-        && length as u64 <= shard.budget.cap(MemoryClass::Requests)
-    {
+    connection.missing.set(0);
+    if huge.is_none() {
         let whole = lease(shard, MemoryClass::Requests, length).await?;
         leases.clear();
         leases.push(whole);
     }
     Ok((frame.freeze(), leases))
+}
+
+/// Takes memory for the next piece of a frame that misses `missing` bytes.
+async fn piece_of_frame(shard: &Shard, bytes: usize, missing: usize) -> Result<Lease, TooLarge> {
+    let mut taken = pin!(lease(shard, MemoryClass::PartialFrames, bytes));
+    loop {
+        match rt::timeout(limits::LEASE_PATIENCE, taken.as_mut()).await {
+            Ok(lease) => return lease,
+            Err(rt::Elapsed) => shard.connections.shed(missing),
+        }
+    }
 }
 
 /// Puts a request into the queue; a Produce request is checked and appended first.

@@ -30,9 +30,12 @@ pub const READ_MIN_BYTES: usize = 4 << 10;
 pub const READ_MAX_BYTES: usize = 64 << 10;
 /// Frames above this get a buffer of their own, in bytes.
 pub const OWN_BUFFER_BYTES: usize = 64 << 10;
-/// Frames up to this are leased whole from the memory class of whole requests, larger ones piece by piece, as they arrive, from that
-/// of partial frames. In bytes.
-pub const LEASE_WHOLE_BYTES: usize = 1 << 20;
+/// A frame with a buffer of its own is leased in pieces of this many bytes, each before it is read.
+pub const LEASE_BYTES: usize = 1 << 20;
+/// A frame that waits this long for memory has the most incomplete one cut off.
+pub const LEASE_PATIENCE: Duration = Duration::from_millis(250);
+/// A frame of which nothing arrived for this long may be cut off for others that want its memory.
+pub const STALLED: Duration = Duration::from_secs(1);
 /// Idle read buffers that a shard keeps for its next connection with bytes.
 pub const SPARE_BUFFERS: usize = 16;
 /// Connections of one shard.

@@ -2,7 +2,7 @@
 //!
 //! A partition's part of a Produce request must be exactly one batch of format 2 with the right CRC, made by a client (no control bit, no
 //! delete horizon, base offset 0), whose records all parse, number what the header says and have the offset deltas 0, 1, 2, ... What is
-//! wrong is told with Kafka's codes: CORRUPT_MESSAGE (retriable) for bytes that were damaged on the way, INVALID_RECORD for what no retry
+//! wrong is told with Kafka's codes: CORRUPT_MESSAGE (retriable) for bytes whose CRC or length is damaged, INVALID_RECORD for what no retry
 //! will make right, MESSAGE_TOO_LARGE so that clients split, INVALID_TIMESTAMP with the records it concerns. All or nothing: one bad
 //! record refuses the batch.
 //!
@@ -99,14 +99,13 @@ fn one_batch(records: Option<Bytes>) -> Result<(BatchHeader, Bytes), Refusal> {
     };
     let header = match BatchHeader::parse(&bytes) {
         Ok(header) => header,
-        Err(e @ BatchError::Magic(_)) => return invalid(e.to_string()),
-        Err(e) => return refuse(ErrorCode::CorruptMessage, e.to_string()),
+        Err(e @ BatchError::Length { .. }) => {
+            return refuse(ErrorCode::CorruptMessage, e.to_string());
+        }
+        Err(e) => return invalid(e.to_string()),
     };
     if header.total_bytes > bytes.len() {
-        return refuse(
-            ErrorCode::CorruptMessage,
-            "The batch ends behind the partition's records.",
-        );
+        return invalid("The batch ends behind the partition's records.");
     }
     if header.total_bytes < bytes.len() {
         return invalid("A partition's records are exactly one batch; there is more.");
@@ -245,7 +244,9 @@ fn time_is_allowed(timestamp: i64, rules: Rules<'_>) -> bool {
     if timestamp == NO_TIMESTAMP {
         return true;
     }
-    let age = rules.now_ms.saturating_sub(timestamp);
+    let Some(age) = rules.now_ms.checked_sub(timestamp) else {
+        return false;
+    };
     let config = rules.config;
     age <= config.message_timestamp_before_max_ms
         && age.saturating_neg() <= config.message_timestamp_after_max_ms
@@ -419,14 +420,14 @@ mod tests {
             assert_eq!(code(&config, b.into()), ErrorCode::InvalidRecord);
         }
         for cut in [1, 20, 61, good.len() - 1] {
-            assert_eq!(code(&config, good.slice(..cut)), ErrorCode::CorruptMessage);
+            assert_eq!(code(&config, good.slice(..cut)), ErrorCode::InvalidRecord);
         }
         let mut flipped = good.to_vec();
         *flipped.last_mut().unwrap() ^= 1;
         assert_eq!(code(&config, flipped.into()), ErrorCode::CorruptMessage);
         let mut huge = good.to_vec();
         huge[8..12].copy_from_slice(&i32::MAX.to_be_bytes());
-        assert_eq!(code(&config, huge.into()), ErrorCode::CorruptMessage);
+        assert_eq!(code(&config, huge.into()), ErrorCode::InvalidRecord);
         let mut negative = good.to_vec();
         negative[8..12].copy_from_slice(&(-5i32).to_be_bytes());
         assert_eq!(code(&config, negative.into()), ErrorCode::CorruptMessage);
@@ -590,7 +591,13 @@ mod tests {
             code(&config, seal(Codec::None, &no_time, 1, (-1, -1))),
             ErrorCode::None
         );
-        for extreme in [i64::MIN, i64::MAX] {
+        let open = TopicConfig::default();
+        for (extreme, config) in [
+            (i64::MIN, &config),
+            (i64::MAX, &config),
+            (i64::MIN, &open),
+            (i64::MAX, &open),
+        ] {
             let record = TestRecord {
                 timestamp_delta: 5,
                 ..TestRecord::default()
@@ -601,7 +608,7 @@ mod tests {
                 1,
                 (extreme, extreme),
             );
-            assert_eq!(code(&config, bytes), ErrorCode::InvalidTimestamp);
+            assert_eq!(code(config, bytes), ErrorCode::InvalidTimestamp);
         }
     }
 

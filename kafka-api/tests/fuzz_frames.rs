@@ -54,10 +54,10 @@ fn good_frames_are_read() {
 fn changed_frames_are_read_or_refused() {
     let corpus: Vec<Vec<u8>> = testing::frames().iter().map(|f| f.to_vec()).collect();
     fuzz::run(&corpus, |_, input| {
-        if let Some(prefix) = input.first_chunk() {
-            if let Ok(length) = frame::frame_length(*prefix, limits::FRAME_BYTES) {
-                assert!(length <= limits::FRAME_BYTES);
-            }
+        if let Some(prefix) = input.first_chunk()
+            && let Ok(length) = frame::frame_length(*prefix, limits::FRAME_BYTES)
+        {
+            assert!(length <= limits::FRAME_BYTES);
         }
         if let Ok(Frame::Request(request)) = frame::parse(Bytes::from(input)) {
             let shown = request.client_id.to_string();

@@ -24,6 +24,7 @@ use smallvec::SmallVec;
 use crate::error::{ErrorCode, Malformed};
 use crate::frame::Request;
 use crate::handlers::Answer;
+use crate::handlers::produce::wire::Endpoint;
 use crate::limits;
 use crate::request::{FetchCall, FetchQuery, FetchReply, ShardReply, ShardRequest};
 use crate::shard::Shard;
@@ -143,18 +144,7 @@ pub async fn handle(shard: &Rc<Shard>, request: &Request) -> Result<Answer, Malf
     if several {
         trim(&mut answers, max_bytes);
     }
-    for (answer, group) in answers.iter_mut().zip(groups(shard, request, &fetch)) {
-        if answer.error == ErrorCode::NotLeaderOrFollower
-            || answer.error == ErrorCode::FencedLeaderEpoch
-        {
-            answer.leader = group.and_then(|g| shard.leader_hint(g));
-        }
-    }
-    let elsewhere = answers
-        .iter()
-        .filter_map(|a| a.leader.as_ref().map(|l| l.node))
-        .filter(|n| *n != shard.node.0);
-    let endpoints = shard.endpoints(elsewhere);
+    let endpoints = hints(shard, request, &fetch, &mut answers);
     let pieces = wire::write(
         request,
         ErrorCode::None,
@@ -166,26 +156,46 @@ pub async fn handle(shard: &Rc<Shard>, request: &Request) -> Result<Answer, Malf
     Ok(Answer { pieces, held })
 }
 
-/// The group of each part, where there is one.
-fn groups(
+/// Tells clients that came to the wrong node, or with an old epoch, who leads; where the other nodes are reached.
+fn hints(
     shard: &Rc<Shard>,
     request: &Request,
     fetch: &FetchRequest,
-) -> impl Iterator<Item = Option<GroupId>> {
-    let mut found = Vec::new();
-    let mut parts = fetch.parts.iter();
+    answers: &mut [PartAnswer],
+) -> Vec<Endpoint> {
+    let misled = |a: &PartAnswer| {
+        matches!(
+            a.error,
+            ErrorCode::NotLeaderOrFollower | ErrorCode::FencedLeaderEpoch
+        )
+    };
+    if !answers.iter().any(misled) {
+        return Vec::new();
+    }
+    let mut elsewhere = Vec::new();
+    let mut place = 0;
     for topic in &fetch.topics {
         let id = if request.version >= 13 {
             Some(TopicId(topic.id))
         } else {
             shard.view.topic(&topic.name).map(|t| t.id)
         };
-        for part in parts.by_ref().take(topic.parts) {
+        let places = place..place + topic.parts;
+        place += topic.parts;
+        for (part, answer) in fetch.parts[places.clone()].iter().zip(&mut answers[places]) {
             let partition = part.index;
-            found.push(id.map(|topic| GroupId { topic, partition }));
+            if misled(answer)
+                && let Some(topic) = id
+                && let Some(hint) = shard.leader_hint(GroupId { topic, partition })
+            {
+                if hint.node != shard.node.0 {
+                    elsewhere.push(hint.node);
+                }
+                answer.leader = Some(hint);
+            }
         }
     }
-    found.into_iter()
+    shard.endpoints(elsewhere.into_iter())
 }
 
 /// Finds the owner of each part. What is refused at once has its error; the rest is NOT_LEADER_OR_FOLLOWER's successor to be filled in.

@@ -29,6 +29,18 @@ struct Slot {
     read: Option<PendingRead>,
 }
 
+impl Slot {
+    /// Lets go of what a look found; the bytes are still counted.
+    fn empty(&mut self) {
+        self.answer.records.clear();
+        self.read = None;
+    }
+
+    fn is_emptied(&self) -> bool {
+        self.bytes > 0 && self.answer.records.is_empty() && self.read.is_none()
+    }
+}
+
 /// Serves a call of another shard and keeps the books. None when the caller is gone.
 pub async fn serve_remote(
     shard: &Rc<Shard>,
@@ -108,8 +120,7 @@ async fn wait_for_enough(
     }
     // Memory that a look found is not held while waiting.
     for slot in slots.iter_mut() {
-        slot.answer.records.clear();
-        slot.read = None;
+        slot.empty();
     }
     loop {
         if enough(slots, waiter.min_bytes(call.min_bytes)) || waiter.is_cancelled() {
@@ -121,8 +132,7 @@ async fn wait_for_enough(
                 let others: usize =
                     slots.iter().map(|s| s.bytes).sum::<usize>() - slots[*place].bytes;
                 let mut slot = look(shard, &call.queries[*place], others, call.max_bytes);
-                slot.answer.records.clear();
-                slot.read = None;
+                slot.empty();
                 slots[*place] = slot;
             }
         }
@@ -214,28 +224,21 @@ fn divergence(group: &Group, query: &FetchQuery) -> Result<Option<(i32, i64)>, E
     }
 }
 
-/// Takes memory for what goes out, and looks again afterwards: the slots may have waited with nothing in them.
+/// Takes memory for what goes out. Looks again where a slot has bytes and nothing in it: it waited, for data or for memory.
 async fn lease(shard: &Rc<Shard>, call: &FetchCall, slots: &mut Vec<Slot>) -> Option<Lease> {
     let bytes: usize = slots.iter().map(|s| s.bytes).sum();
-    if bytes == 0 {
-        return None;
-    }
     let mut lease = None;
     if bytes > limits::UNLEASED_FETCH_BYTES {
         let bytes = (bytes as u64).min(shard.budget.cap(MemoryClass::Fetch));
-        for slot in slots.iter_mut() {
-            slot.answer.records.clear();
-            slot.read = None;
+        lease = shard.budget.try_take(MemoryClass::Fetch, bytes);
+        if lease.is_none() {
+            for slot in slots.iter_mut() {
+                slot.empty();
+            }
+            lease = shard.budget.take(MemoryClass::Fetch, bytes).await.ok();
         }
-        lease = match shard.budget.try_take(MemoryClass::Fetch, bytes) {
-            Some(lease) => Some(lease),
-            None => shard.budget.take(MemoryClass::Fetch, bytes).await.ok(),
-        };
-        *slots = look_at_all(shard, call);
-    } else if slots
-        .iter()
-        .any(|s| s.bytes > 0 && s.answer.records.is_empty() && s.read.is_none())
-    {
+    }
+    if slots.iter().any(Slot::is_emptied) {
         *slots = look_at_all(shard, call);
     }
     lease
