@@ -7,7 +7,7 @@
 //! `SIM_SEEDS` says how many seeds (default 40), `SIM_SEED` runs just one. Every run prints how often each fault fired.
 #![cfg(tailrace_sim)]
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -53,6 +53,7 @@ struct Outside {
     groups: Vec<RefCell<Known>>,
     checked: RefCell<u64>,
     starts_checked: RefCell<u64>,
+    running: Cell<u16>,
 }
 
 fn group(n: i32) -> GroupId {
@@ -163,6 +164,11 @@ async fn shard_main(id: ShardId, plan: Plan) {
     }
     if plan.close {
         log.close().await.expect("a clean end");
+    }
+    // A process ends with all its shards.
+    outside.running.set(outside.running.get() - 1);
+    while outside.running.get() > 0 {
+        rt::sleep(Duration::from_millis(1)).await;
     }
 }
 
@@ -312,6 +318,7 @@ fn run_seed(seed: u64) -> Verdict {
                 world.files()
             );
         }
+        outside.running.set(plan.shards);
         PARTS.set(Some((Rc::default(), outside.clone())));
         let launch = Launch {
             shards: plan.shards,

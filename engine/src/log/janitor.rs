@@ -20,8 +20,9 @@ use crate::types::*;
 
 /// A tail of at most this many bytes is carried rather than written out when the journal is reclaimed (L6).
 const CARRY_BYTES: u64 = 32 << 10;
-/// Checkpoints come at least this far apart unless the journal is nearly full.
+/// Checkpoints come at least this far apart; the shorter time when the journal is nearly full.
 const CHECKPOINT_PAUSE: Duration = Duration::from_secs(1);
+const SHORT_PAUSE: Duration = Duration::from_millis(20);
 /// Changes of a checkpoint file beyond its base before a new base is begun, in bytes.
 const CHANGES_BYTES: u64 = 1 << 20;
 /// What a file shrinks by before it is unlinked: a big unlink costs the journal milliseconds.
@@ -73,7 +74,7 @@ impl Janitor {
                 continue;
             }
             if self.waits_for_pause() {
-                rt::sleep(Duration::from_millis(20)).await;
+                rt::sleep(SHORT_PAUSE).await;
             } else {
                 notified.await;
             }
@@ -180,10 +181,12 @@ impl Janitor {
         }
         let j = self.inner.journal.borrow();
         let nearly_full = j.live_bytes() * 4 > j.capacity_bytes() * 3;
-        let paused = self
-            .last_checkpoint
-            .is_none_or(|t| t.elapsed() >= CHECKPOINT_PAUSE);
-        nearly_full || paused
+        let pause = if nearly_full {
+            SHORT_PAUSE
+        } else {
+            CHECKPOINT_PAUSE
+        };
+        self.last_checkpoint.is_none_or(|t| t.elapsed() >= pause)
     }
 
     fn waits_for_pause(&self) -> bool {
