@@ -7,7 +7,9 @@
 use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::io;
-use std::path::{Path, PathBuf};
+#[cfg(not(tailrace_sim))]
+use std::path::Path;
+use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::Duration;
 
