@@ -95,7 +95,7 @@ fn calls_are_answered_by_their_key() {
     let n = 3;
     let handles: Vec<_> = rpcs(n, 8)
         .into_iter()
-        .map(|rpc| CanGo(rpc))
+        .map(CanGo)
         .map(|rpc| {
             thread::spawn(move || {
                 let rpc = rpc;

@@ -254,7 +254,10 @@ impl Shard {
 
     fn idle(&self) {
         let begun = now();
-        while self.spin {
+        loop {
+            if !self.spin {
+                break;
+            }
             let limit = if self.ring.has_commits() {
                 SPIN_FOR_COMMITS
             } else {

@@ -23,21 +23,15 @@ use crate::rt::{AlignedBuf, OpenOptions};
 /// Pieces in which a new journal is zero-filled, in bytes.
 const ZERO_START_BYTES: u64 = 1 << 20;
 
+/// Writes on their way, by their number.
+pub type Writes = BTreeMap<u64, Rc<RefCell<Waiting>>>;
+
 /// A write that somebody may wait for.
-struct Waiting {
+pub struct Waiting {
     buf: Option<AlignedBuf>,
     fails: bool,
     done: bool,
     waker: Option<Waker>,
-}
-
-thread_local! {
-    /// Writes on their way, by their number on their world's disk and their world's seed.
-    static WRITES: RefCell<BTreeMap<(usize, u64), Rc<RefCell<Waiting>>>> = const { RefCell::new(BTreeMap::new()) };
-}
-
-fn key(world: &Rc<Inner>, op: u64) -> (usize, u64) {
-    (Rc::as_ptr(world) as usize, op)
 }
 
 /// Counts an operation that changes the disk. `Err` if this is the one that fails; the process may be stopped during the time it takes.
@@ -104,7 +98,7 @@ async fn change<T>(
 
 /// The event of a write that has arrived.
 pub fn written(world: &Rc<Inner>, op: u64) {
-    let Some(waiting) = WRITES.with_borrow_mut(|w| w.remove(&key(world, op))) else {
+    let Some(waiting) = world.writes.borrow_mut().remove(&op) else {
         return;
     };
     let mut w = waiting.borrow_mut();
@@ -138,7 +132,7 @@ fn write(inode: u64, pos: u64, buf: AlignedBuf, durable: bool) -> Write {
             .borrow_mut()
             .begin_write(inode, pos, &buf, durable);
         waiting.borrow_mut().fails = fails;
-        WRITES.with_borrow_mut(|w| w.insert(key(&world, op), waiting.clone()));
+        world.writes.borrow_mut().insert(op, waiting.clone());
         world
             .executor
             .at(world.clock_ns.get() + t, Event::Written(op));
@@ -148,16 +142,6 @@ fn write(inode: u64, pos: u64, buf: AlignedBuf, durable: bool) -> Write {
     }
     waiting.borrow_mut().buf = Some(buf);
     Write(waiting)
-}
-
-/// Forgets the writes of a process that was stopped.
-pub fn forget(world: &Rc<Inner>) {
-    let gone = WRITES.with_borrow_mut(|w| {
-        let me = Rc::as_ptr(world) as usize;
-        let keys: Vec<_> = w.range((me, 0)..=(me, u64::MAX)).map(|(k, _)| *k).collect();
-        keys.iter().filter_map(|k| w.remove(k)).collect::<Vec<_>>()
-    });
-    drop(gone);
 }
 
 struct Write(Rc<RefCell<Waiting>>);

@@ -143,6 +143,7 @@ pub(super) struct Inner {
     faults: Cell<Faults>,
     executor: Executor,
     disk: RefCell<disk::Disk>,
+    writes: RefCell<file::Writes>,
     net: RefCell<net::Net>,
     /// Set when the process is being stopped: nothing has an effect any more.
     stopped: Cell<Option<Stop>>,
@@ -178,6 +179,7 @@ impl World {
             faults: Cell::default(),
             executor: Executor::default(),
             disk: RefCell::new(disk::Disk::new()),
+            writes: RefCell::default(),
             net: RefCell::default(),
             stopped: Cell::new(None),
             ended: Cell::new(None),
@@ -302,7 +304,7 @@ impl Inner {
         let how = self.stopped.get().unwrap_or(Stop::Kill);
         self.stopped.set(Some(how));
         self.executor.clear();
-        file::forget(self);
+        drop(self.writes.take());
         self.net.borrow_mut().clear();
         self.settle(how);
         self.stopped.set(None);
