@@ -3,7 +3,6 @@
 //!     cargo run --profile ci -p engine --example measure -- [DIRECTORY]
 //!
 //! Two CPUs are needed. The directory (default: the system's temporary one) must lie on the disk in question.
-#![cfg(not(any(tailrace_sim, loom)))]
 #![allow(
     clippy::disallowed_methods,
     clippy::disallowed_types,

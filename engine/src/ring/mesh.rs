@@ -208,7 +208,8 @@ impl<M: Send> Port<M> {
         }
     }
 
-    fn push(&self, to: usize, message: M) -> Result<(), M> {
+    /// Like `try_send`, ahead of those who wait for room: for answers, which others may wait for.
+    pub(crate) fn push(&self, to: usize, message: M) -> Result<(), M> {
         let first = !self.out[to].producer.is_dirty();
         self.out[to].producer.push(message)?;
         if first {
@@ -309,7 +310,7 @@ impl<M: Send> Future for Sending<'_, M> {
                 if !out.producer.has_room() && !self.port.is_gone(self.to) {
                     break;
                 }
-                out.producer.room().disarm();
+                // It stays armed: the receiver of this port may want to know of room, too.
             }
         }
         let mut line = out.line.borrow_mut();

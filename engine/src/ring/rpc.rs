@@ -263,7 +263,7 @@ impl<Req: Send, Rep: Send> Core<Req, Rep> {
         for (to, outbox) in self.outboxes.iter().enumerate() {
             let mut outbox = outbox.borrow_mut();
             while let Some(frame) = outbox.pop_front() {
-                if let Err(frame) = self.port.try_send(to, frame) {
+                if let Err(frame) = self.port.push(to, frame) {
                     outbox.push_front(frame);
                     self.port.want_room(to);
                     break;
@@ -283,7 +283,7 @@ impl<Req: Send, Rep: Send> Outbox<Rep> for Core<Req, Rep> {
         let mut outbox = self.outboxes[to].borrow_mut();
         let mut frame = Frame(Kind::Reply { key, reply });
         if outbox.is_empty() {
-            match self.port.try_send(to, frame) {
+            match self.port.push(to, frame) {
                 Ok(()) => return,
                 Err(f) => frame = f,
             }

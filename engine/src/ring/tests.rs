@@ -8,7 +8,7 @@ use std::rc::Rc;
 use std::task::Poll;
 use std::thread;
 
-use futures_lite::future::{block_on, poll_once, race, yield_now};
+use futures_lite::future::{block_on, or, poll_once, yield_now};
 
 use super::*;
 
@@ -95,7 +95,7 @@ fn calls_are_answered_by_their_key() {
     let n = 3;
     let handles: Vec<_> = rpcs(n, 8)
         .into_iter()
-        .map(|rpc| CanGo(rpc))
+        .map(CanGo)
         .map(|rpc| {
             thread::spawn(move || {
                 let rpc = rpc;
@@ -131,7 +131,7 @@ fn calls_are_answered_by_their_key() {
                         Poll::Pending
                     }
                 });
-                block_on(race(race(calls, serving), ended));
+                block_on(or(or(calls, serving), ended));
                 assert!(rpc.hops() > 1000);
             })
         })

@@ -1,15 +1,15 @@
 //! The runtime seam: tasks, time, randomness, files and sockets of a shard (design §2).
 //!
-//! This is the one place that asks the operating system for any of them, and the only one that names glommio or io-uring. Its types are newtypes over
-//! one of two private implementations, chosen at compile time:
+//! This is the one place that asks the operating system for any of them. Its types are newtypes over one of two private implementations, chosen at
+//! compile time:
 //!
-//! - `native` (the default): glommio for tasks, timers and sockets; an io_uring ring of our own for files (see `native::disk` for why).
-//! - `sim` (`--cfg tailrace_sim`): one thread, simulated clock, disk and network, everything drawn from one seed; see [`sim`].
+//! - `native` (the default): a small executor per shard on an io_uring ring of its own, for files, sockets, timers and sleep.
+//! - `sim` (`--cfg tailrace_sim`): one thread, simulated clock, disk and network, everything drawn from one seed; see `sim`.
 //!
 //! A shard is a thread with an executor; what is spawned on it stays on it. Except for [`now`], [`wall_clock_ms`], [`random_u64`] and [`spin_polls`],
 //! everything here must be called on a shard. An ordinary [`std::task::Waker`] of a task may be woken from any thread.
 //!
-//! Bounds: files have at most `limits::DISK_OPS_IN_FLIGHT` operations with the kernel per shard, more wait in line.
+//! Bounds: `limits::DISK_OPS_IN_FLIGHT` operations on files with the kernel per shard, more wait in line; `limits::JOURNAL_WRITES_IN_FLIGHT`.
 //!
 //! Read: this file (tasks, time), `file` and `fs`, `net`, then `native` or `sim`.
 

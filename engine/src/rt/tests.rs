@@ -1,13 +1,16 @@
 //! What holds for both implementations; run with and without `--cfg tailrace_sim`.
 #![allow(
     clippy::disallowed_methods,
-    reason = "tests make their own directories"
+    clippy::disallowed_types,
+    reason = "tests make their own directories and threads"
 )]
 
 use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::io;
-use std::path::{Path, PathBuf};
+#[cfg(not(tailrace_sim))]
+use std::path::Path;
+use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -486,6 +489,126 @@ fn every_shard_runs() {
         [0, 1, 2]
     );
     assert!(got[0].1 != got[1].1 && got[1].1 != got[2].1);
+}
+
+#[test]
+fn shards_that_call_each_other_always_wake_up() {
+    use crate::ring::{Class, Credits, Mesh, Port, Rpc};
+    type Ports = std::sync::Arc<std::sync::Mutex<Vec<Option<Port<crate::ring::Frame<u64, u64>>>>>>;
+    let ports: Ports = std::sync::Arc::new(std::sync::Mutex::new(
+        Mesh::new(2, 16).into_iter().map(Some).collect(),
+    ));
+    let credits = Credits {
+        short: 8,
+        append: 8,
+        waiter: 8,
+    };
+    let l = Launch {
+        shards: 2,
+        overprovisioned: true,
+        cpus: None,
+        seed: None,
+    };
+    launch(l, move |id| {
+        let ports = ports.clone();
+        async move {
+            let port = ports.lock().unwrap()[usize::from(id.0)].take().unwrap();
+            let rpc: Rpc<u64, u64> = Rpc::new(port, credits);
+            let serving = rpc.clone();
+            let others_end = Rc::new(Cell::new(false));
+            let seen = others_end.clone();
+            let serve = spawn(Queue::Latency, async move {
+                serving
+                    .serve(move |_, n, r| {
+                        if n == u64::MAX {
+                            seen.set(true);
+                        }
+                        r.reply(n ^ 1);
+                    })
+                    .await;
+            });
+            let other = 1 - usize::from(id.0);
+            for i in 0..3000u64 {
+                let answer =
+                    timeout(Duration::from_secs(5), rpc.call(other, Class::Short, i)).await;
+                assert_eq!(
+                    answer.expect("a call between idle shards is answered"),
+                    Ok(i ^ 1)
+                );
+                if i % 10 == 0 {
+                    sleep(Duration::from_micros(random_u64() % 300)).await;
+                }
+            }
+            rpc.cast(other, u64::MAX).await;
+            while !others_end.get() {
+                sleep(Duration::from_millis(1)).await;
+            }
+            drop(serve);
+        }
+    })
+    .unwrap();
+}
+
+#[cfg(not(tailrace_sim))]
+#[test]
+fn other_threads_wake_a_sleeping_shard() {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU64, Ordering};
+    on_a_shard("foreign", |_| async {
+        let count = Arc::new(AtomicU64::new(0));
+        let waker = Arc::new(atomic_waker::AtomicWaker::new());
+        let (c, w) = (count.clone(), waker.clone());
+        let thread = std::thread::spawn(move || {
+            for i in 0..5000u64 {
+                c.fetch_add(1, Ordering::SeqCst);
+                w.wake();
+                if i % 7 == 0 {
+                    std::thread::sleep(Duration::from_micros(30));
+                }
+            }
+        });
+        let mut seen = 0;
+        while seen < 5000 {
+            std::future::poll_fn(|cx| {
+                waker.register(cx.waker());
+                let n = count.load(Ordering::SeqCst);
+                if n > seen {
+                    seen = n;
+                    return Poll::Ready(());
+                }
+                Poll::Pending
+            })
+            .await;
+        }
+        thread.join().unwrap();
+    });
+}
+
+#[cfg(not(tailrace_sim))]
+#[test]
+fn an_idle_shard_uses_no_cpu() {
+    on_a_shard("idle", |_| async {
+        // Connections that wait and timers far away cost nothing.
+        let (_a, b) = pair().await;
+        spawn(Queue::Latency, async move { b.readable().await }).detach();
+        spawn(Queue::Background, sleep(Duration::from_secs(100))).detach();
+        let cpu = || {
+            let mut t = libc::timespec {
+                tv_sec: 0,
+                tv_nsec: 0,
+            };
+            // SAFETY: writes one timespec, which is ours.
+            assert_eq!(
+                unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut t) },
+                0
+            );
+            Duration::new(t.tv_sec as u64, t.tv_nsec as u32)
+        };
+        let begun = cpu();
+        sleep(Duration::from_millis(500)).await;
+        let spent = cpu() - begun;
+        assert!(spent < Duration::from_millis(5), "{spent:?} of 500 ms");
+    });
 }
 
 #[cfg(not(tailrace_sim))]

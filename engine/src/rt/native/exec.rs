@@ -91,9 +91,21 @@ impl Remote {
 
 impl Wake for Header {
     fn wake(self: Arc<Self>) {
-        if self.scheduled.swap(true, Ordering::AcqRel) {
-            return;
+        if !self.scheduled.swap(true, Ordering::AcqRel) {
+            self.enqueue();
         }
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        // Always a swap: that it was scheduled already is enough only because the poll that is to come reads this very write.
+        if !self.scheduled.swap(true, Ordering::AcqRel) {
+            self.clone().enqueue();
+        }
+    }
+}
+
+impl Header {
+    fn enqueue(self: Arc<Self>) {
         let mut header = Some(self);
         // Absent on other threads, and at the very end of a shard's own.
         let _ = SHARD.try_with(|shard| {
@@ -107,12 +119,6 @@ impl Wake for Header {
         if let Some(h) = header {
             let remote = h.remote.clone();
             remote.push(h);
-        }
-    }
-
-    fn wake_by_ref(self: &Arc<Self>) {
-        if !self.scheduled.load(Ordering::Acquire) {
-            self.clone().wake();
         }
     }
 }
@@ -222,7 +228,8 @@ impl Shard {
         else {
             return; // It has ended, or was cancelled.
         };
-        header.scheduled.store(false, Ordering::Release);
+        // Acquires what was written before the last wake; wakes from here on schedule it again.
+        header.scheduled.swap(false, Ordering::AcqRel);
         let Some(mut future) = slot.future.take() else {
             return;
         };
@@ -254,7 +261,10 @@ impl Shard {
 
     fn idle(&self) {
         let begun = now();
-        while self.spin {
+        loop {
+            if !self.spin {
+                break;
+            }
             let limit = if self.ring.has_commits() {
                 SPIN_FOR_COMMITS
             } else {

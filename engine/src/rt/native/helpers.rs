@@ -2,6 +2,11 @@
 //!
 //! Started with the first such thing. They run on any CPU that the process may use, not on the shard's. Bound: what tasks wait for.
 
+#![allow(
+    clippy::disallowed_types,
+    reason = "the helpers share their queue's receiving end; that lock is theirs alone, never a shard's"
+)]
+
 use std::future::poll_fn;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
@@ -45,8 +50,6 @@ impl Helpers {
     }
 }
 
-/// The helpers share the receiving end; the lock is theirs alone, never a shard's.
-#[allow(clippy::disallowed_types, reason = "not on a shard's thread")]
 fn next(queue: &Mutex<Receiver<Job>>) -> Option<Job> {
     queue.lock().ok()?.recv().ok()
 }

@@ -381,6 +381,9 @@ impl Ring {
                 return;
             }
             self.submit();
+            if self.ring.borrow_mut().submission().is_full() {
+                self.turn(); // The kernel takes no more before we take some.
+            }
         }
     }
 
