@@ -151,8 +151,15 @@ async fn shard_main(id: ShardId, plan: Plan) {
         mine.push((n, g));
     }
     for (n, g) in &mine {
+        let began = rt::now();
         while !g.serves() {
             rt::sleep(Duration::from_micros(100)).await;
+            let waited = began.elapsed();
+            assert!(
+                waited < Duration::from_secs(60),
+                "group {n} doesn't serve, pressure {}",
+                log.pressure()
+            );
         }
         check(g, &outside, *n).await;
     }

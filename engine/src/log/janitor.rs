@@ -490,6 +490,7 @@ impl Janitor {
             return Ok(false);
         }
         if !inner.tidied.get() {
+            self.retire_orphans().await?;
             let old = std::mem::take(&mut *inner.old_checkpoints.borrow_mut());
             self.remove_checkpoints(old).await?;
             inner.tidied.set(true);
@@ -499,11 +500,46 @@ impl Janitor {
             return Ok(false);
         }
         let orphans = std::mem::take(&mut *inner.orphans.borrow_mut());
-        for path in orphans {
-            shrink_and_remove(&path).await?;
+        for o in orphans {
+            shrink_and_remove(&o.journal).await?;
+            let dir = inner.cfg.journal_dir();
+            rt::fs::sync_dir(dir)
+                .await
+                .map_err(io_error("cannot sync", dir))?;
+            let path = checkpoint::path(&inner.cfg.data_dir, o.number, o.generation + 1);
+            self.remove_checkpoints(vec![path]).await?;
         }
         inner.settled.set(true);
         Ok(true)
+    }
+
+    /// A journal vouches for its shard's newest checkpoint. So that a crash between the removal of the two isn't taken for damage, an orphan first gets a base
+    /// without replicas.
+    async fn retire_orphans(&self) -> Result<(), LogError> {
+        let inner = &self.inner;
+        let orphans: Vec<_> = inner
+            .orphans
+            .borrow()
+            .iter()
+            .map(|o| (o.number, o.generation, o.sequence))
+            .collect();
+        for (number, generation, sequence) in orphans {
+            let owner = Owner {
+                directory_id: inner.directory_id,
+                shard: number,
+            };
+            let mut out = BytesMut::new();
+            checkpoint::put_commit(&mut out, owner, generation + 1, sequence);
+            let path = checkpoint::path(&inner.cfg.data_dir, number, generation + 1);
+            super::files::write_whole(&path, &out)
+                .await
+                .map_err(io_error("cannot write", &path))?;
+            let dir = &inner.cfg.data_dir;
+            rt::fs::sync_dir(dir)
+                .await
+                .map_err(io_error("cannot sync", dir))?;
+        }
+        Ok(())
     }
 
     /// Oldest first, durably: one that came back without those after it would bring back what they say is removed.

@@ -27,6 +27,8 @@ struct Commit {
     lsn: Lsn,
     records: BytesMut,
     directory: Directory,
+    /// Holds new batches or commands.
+    bulk: bool,
 }
 
 impl Commit {
@@ -35,6 +37,7 @@ impl Commit {
             lsn,
             records: BytesMut::new(),
             directory: Directory::default(),
+            bulk: false,
         }
     }
 }
@@ -146,7 +149,9 @@ impl Journal {
         let used = HEADER_BYTES + self.previous_directory.len() + waiting.records.len();
         !waiting.records.is_empty()
             && self.not_completed == 0
-            && self.place(block::block_bytes(used) as u64).is_none()
+            && self
+                .place(block::block_bytes(used) as u64, waiting.bulk)
+                .is_none()
     }
 
     /// Bytes from the tail to the head.
@@ -242,6 +247,7 @@ impl Journal {
             e,
             carried,
         );
+        self.open.bulk |= !carried && matches!(e.kind, EntryKind::Batch | EntryKind::Command);
         let runs = &mut self.open.directory.runs;
         let extends = slot.0 == self.open.lsn && {
             let run = &runs[slot.1];
@@ -289,7 +295,7 @@ impl Journal {
         let waiting = self.closed.front().unwrap_or(&self.open);
         let used = HEADER_BYTES + self.previous_directory.len() + waiting.records.len();
         let block_bytes = block::block_bytes(used);
-        let (position, lap) = self.place(block_bytes as u64)?;
+        let (position, lap) = self.place(block_bytes as u64, waiting.bulk)?;
 
         let commit = self.closed.pop_front().unwrap_or_else(|| {
             let next = Commit::new(Lsn(self.open.lsn.0 + 1));
@@ -342,7 +348,12 @@ impl Journal {
     }
 
     /// Where a block of `bytes` can go without touching a live one; `None` when only reclaim can make room (L6).
-    fn place(&self, bytes: u64) -> Option<(u64, u32)> {
+    fn place(&self, bytes: u64, bulk: bool) -> Option<(u64, u32)> {
+        // An eighth of the ring is kept for what makes room: elections, without which nothing is committed and so nothing written out, and copies (L6).
+        let kept = if !bulk { 0 } else { self.capacity_bytes() / 8 };
+        if self.live_bytes() + bytes + kept > self.capacity_bytes() {
+            return None;
+        }
         let (head, tail, size) = (&self.head, &self.superblock.tail, self.superblock.size);
         // The head never meets the tail from behind: equal positions mean an empty ring.
         let wrapped = head.lap != tail.lap;

@@ -103,8 +103,17 @@ pub struct RecoveredShard {
     pub(crate) covered: Arc<Covered>,
     /// Checkpoint files of earlier starts, to be removed once every shard has a base of this one.
     pub(crate) old_checkpoints: Vec<PathBuf>,
-    /// Journals of shards that are no more, to be removed after that.
-    pub(crate) orphans: Vec<PathBuf>,
+    /// Shards that are no more: what is left of them is removed after that.
+    pub(crate) orphans: Vec<Orphan>,
+}
+
+/// A shard of an earlier start that this one doesn't have.
+pub(crate) struct Orphan {
+    pub number: u32,
+    pub journal: PathBuf,
+    /// Its newest checkpoint file's generation, and its newest checkpoint.
+    pub generation: u64,
+    pub sequence: u64,
 }
 
 pub(crate) struct RecoveredJournal {
@@ -536,10 +545,18 @@ pub async fn recover(cfg: &StoreConfig) -> Result<Recovery, LogError> {
     }
     let mut journals = replay(&mut assembly, scans).await?;
 
-    let mut orphans = Vec::new();
-    for &number in journal_numbers.iter().filter(|n| **n >= shards) {
-        orphans.push(journal_path(cfg, number));
-    }
+    let gone = journal_numbers.iter().filter(|n| **n >= shards);
+    let mut orphans: Vec<Orphan> = gone
+        .map(|&number| {
+            let (generation, sequence) = checkpoints.get(&number).copied().unwrap_or((0, 0));
+            Orphan {
+                number,
+                journal: journal_path(cfg, number),
+                generation,
+                sequence,
+            }
+        })
+        .collect();
     let mut old_checkpoints: BTreeMap<u32, Vec<PathBuf>> = BTreeMap::new();
     for &number in &checkpoint_numbers {
         let files = checkpoint::generations(&names, number);

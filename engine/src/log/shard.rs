@@ -15,7 +15,7 @@ use super::files::{Files, io_error};
 use super::journal::{Journal, Submission, write_error};
 use super::notify::Notify;
 use super::reader::segment_for;
-use super::recovery::{Covered, RecoveredReplica, RecoveredShard, journal_path};
+use super::recovery::{Covered, Orphan, RecoveredReplica, RecoveredShard, journal_path};
 use super::replica::ReplicaState;
 use super::segment::Segment;
 use super::superblock::{ChainPoint, DATA_START, SUPERBLOCK_BYTES, Superblock};
@@ -71,7 +71,7 @@ pub(crate) struct Inner {
     pub checkpoint: RefCell<CheckpointState>,
     pub covered: Arc<Covered>,
     pub old_checkpoints: RefCell<Vec<PathBuf>>,
-    pub orphans: RefCell<Vec<PathBuf>>,
+    pub orphans: RefCell<Vec<Orphan>>,
     /// This shard's base of this start is synced.
     pub reported: Cell<bool>,
     /// Its older checkpoint files are removed.
