@@ -1,4 +1,4 @@
-//! Figures of one machine: a hop between two pinned shards, journal commits, file reads.
+//! Figures of one machine: a hop between two pinned shards, an echo over TCP, journal commits, file reads.
 //!
 //!     cargo run --profile ci -p engine --example measure -- [DIRECTORY]
 //!
@@ -30,6 +30,7 @@ fn main() {
     let dir = dir.join(format!("tailrace-measure-{}", std::process::id()));
     std::fs::create_dir_all(&dir).expect("the directory can be made");
     hops();
+    echo();
     for overprovisioned in [false, true] {
         disk(&dir, overprovisioned);
     }
@@ -110,6 +111,53 @@ fn hops() {
     if let Err(e) = run {
         println!("no hops: {e}");
     }
+}
+
+/// A shard that echoes and a thread that asks.
+fn echo() {
+    const ROUNDS: usize = 20_000;
+    let (sender, addr) = std::sync::mpsc::channel();
+    let client = std::thread::spawn(move || {
+        use std::io::{Read, Write};
+        let addr: std::net::SocketAddr = addr.recv().expect("the shard listens");
+        let mut s = std::net::TcpStream::connect(addr).unwrap();
+        s.set_nodelay(true).unwrap();
+        let mut buf = [7; 128];
+        let mut times = Vec::with_capacity(ROUNDS);
+        for _ in 0..ROUNDS {
+            let begun = std::time::Instant::now();
+            s.write_all(&buf).unwrap();
+            s.read_exact(&mut buf).unwrap();
+            times.push(begun.elapsed().as_nanos() as u64);
+        }
+        print("TCP echo of 128 B, pinned", times);
+    });
+    let l = Launch {
+        shards: 1,
+        overprovisioned: false,
+        cpus: None,
+        seed: None,
+    };
+    rt::launch(l, move |_| {
+        let sender = sender.clone();
+        async move {
+            let l = rt::TcpListener::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+            sender.send(l.local_addr().unwrap()).unwrap();
+            let s = l.accept().await.unwrap();
+            let mut buf = vec![0; 4096];
+            loop {
+                s.readable().await.unwrap();
+                let n = s.try_read(&mut buf).unwrap();
+                if n == 0 {
+                    break;
+                }
+                let answer = bytes::Bytes::copy_from_slice(&buf[..n]);
+                s.write_all_vectored(&[answer]).await.unwrap();
+            }
+        }
+    })
+    .expect("a shard starts");
+    client.join().unwrap();
 }
 
 fn disk(dir: &Path, overprovisioned: bool) {

@@ -66,7 +66,6 @@ fn filled(len: usize, byte: u8) -> AlignedBuf {
 
 #[test]
 fn the_first_file_may_be_new_and_empty() {
-    // glommio's own files break for the whole process here; see `native`.
     on_a_shard("first", |dir| async move {
         let f = File::open(&dir.join("f"), writing()).await.unwrap();
         assert_eq!(f.read_at(0, 10).await.unwrap(), Bytes::new());
@@ -334,7 +333,6 @@ fn a_busy_background_does_not_hold_up_the_latency_queue() {
             worst = worst.max(begun.elapsed());
         }
         stop.set(true);
-        // With glommio's own preempt timer this takes 100 ms.
         assert!(worst < Duration::from_millis(60), "{worst:?}");
     });
 }

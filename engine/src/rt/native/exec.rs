@@ -1,9 +1,10 @@
 //! A shard's executor: two queues of tasks, timers, and a loop that runs what can run and else waits in the ring.
 //!
 //! A turn: take foreign wakes, fire timers, take the ring's completions, run a slice of tasks. Latency tasks go first; the background gets one poll in
-//! [`BACKGROUND_ONE_IN`], and what is left when no latency task can run. When nothing can run, a pinned shard polls for a while (longer while journal commits
-//! are in flight), giving the system the core each time (a spin without `sched_yield` starves the kernel's own workers there), then it sleeps in the ring
-//! until a completion, a timer or a foreign wake. An overprovisioned one sleeps at once.
+//! [`BACKGROUND_ONE_IN`], and what is left when no latency task can run. When nothing can run, a pinned shard polls for a while, giving the system the core each time,
+//! then it sleeps in the ring until a completion, a timer or a foreign wake. An overprovisioned one sleeps at once, and so does every shard while operations on
+//! files are in flight: sleeping in the ring itself costs less than polling saves, and a spin, even with `sched_yield`, can starve the kernel's
+//! workers that complete a synced write on this core (measured: 4 ms a commit against 79 µs).
 //!
 //! Invariants: a woken task is in a queue exactly once until it is polled (`Header::scheduled`); the shard never sleeps while a queue holds a task; a foreign wake is either
 //! found before the shard sleeps or writes its eventfd ([`Remote`]). Futures are dropped by the loop alone, never within another's poll.
@@ -35,8 +36,6 @@ const SLICE: Duration = Duration::from_micros(100);
 const BACKGROUND_ONE_IN: u32 = 16;
 /// How long an idle, pinned shard polls before it sleeps.
 const SPIN: Duration = Duration::from_micros(100);
-/// The same while journal commits are in flight.
-const SPIN_FOR_COMMITS: Duration = Duration::from_micros(300);
 
 type Boxed = Pin<Box<dyn Future<Output = ()>>>;
 
@@ -262,15 +261,7 @@ impl Shard {
     fn idle(&self) {
         let begun = now();
         loop {
-            if !self.spin {
-                break;
-            }
-            let limit = if self.ring.has_commits() {
-                SPIN_FOR_COMMITS
-            } else {
-                SPIN
-            };
-            if begun.elapsed() >= limit {
+            if !self.spin || self.ring.is_at_the_disk() || begun.elapsed() >= SPIN {
                 break;
             }
             std::thread::yield_now();

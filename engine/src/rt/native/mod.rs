@@ -1,11 +1,7 @@
 //! The runtime of a real process: one thread per shard, each with an executor ([`exec`]) and one io_uring ring ([`ring`]) for everything it waits for.
 //!
-//! Why not glommio 0.9, which the design began with; measured between two pinned shards, and its tests are ours now:
-//! - It parks a shard although tasks could run, when an event that wakes nobody (the preemption timer, the eventfd of a foreign wake whose task was already
-//!   found) is posted between its last look at the rings and its first look whether to preempt. A hop between two shards then hung, once in some thousand
-//!   hops, until the next timer. Nothing outside glommio can prevent that.
-//! - If the first `DmaFile` of a process is new and empty, every later DMA read fails; the polled ring runs a core at 100 %; its buffers can't become
-//!   `Bytes` without a copy; no RWF_DSYNC, no SINGLE_ISSUER or DEFER_TASKRUN; three rings and several system calls a turn.
+//! The design began with glommio 0.9. It parks a shard although tasks could run, when a completion that wakes nobody comes at the wrong moment; between two shards that call each other that is
+//! common, and nothing outside glommio prevents it. `docs/decisions/2026-11-30-executor.md` has the figures; the tests that drove it out are in `rt::tests`.
 //!
 //! Thread-local state is allowed here: a shard is its thread. `unsafe` in this file: plain system calls.
 #![allow(

@@ -46,8 +46,8 @@ pub struct Ring {
     ops: RefCell<Slab<Op>>,
     /// Journal writes in flight.
     commits: Cell<usize>,
-    /// Operations in flight that have memory of ours.
-    holding: Cell<usize>,
+    /// Operations in flight that are not polls.
+    at_disk: Cell<usize>,
     /// Room for operations on files, first come, first served.
     room: Rc<Line>,
     /// Free slots of the registered files.
@@ -158,7 +158,7 @@ impl Ring {
             event: event.clone(),
             ops: RefCell::new(Slab::new()),
             commits: Cell::new(0),
-            holding: Cell::new(0),
+            at_disk: Cell::new(0),
             room: Line::new(DISK_OPS_IN_FLIGHT as u64),
             slots: RefCell::new(slots),
             news: Cell::new(false),
@@ -250,9 +250,9 @@ impl Ring {
         polled.await.0.map(|_| ())
     }
 
-    /// Whether journal writes are in flight.
-    pub fn has_commits(&self) -> bool {
-        self.commits.get() > 0
+    /// Whether operations on files are in flight.
+    pub fn is_at_the_disk(&self) -> bool {
+        self.at_disk.get() > 0
     }
 
     /// Whether `turn` would find something.
@@ -333,7 +333,7 @@ impl Ring {
 
     /// Blocks until the kernel has no memory of ours any more. At the end of a shard.
     pub fn quiesce(&self) {
-        while self.holding.get() > 0 {
+        while self.at_disk.get() > 0 {
             if self.turn() == 0 {
                 self.wait(None);
             }
@@ -350,8 +350,8 @@ impl Ring {
     }
 
     fn start(self: &Rc<Self>, op: Op) -> Completion {
-        if holds_memory(&op) {
-            self.holding.set(self.holding.get() + 1);
+        if is_at_disk(&op.kind) {
+            self.at_disk.set(self.at_disk.get() + 1);
         }
         let key = self.ops.borrow_mut().insert(op);
         self.push(key);
@@ -411,8 +411,8 @@ impl Ring {
         if is_durable(&op.kind) {
             self.commits.set(self.commits.get() - 1);
         }
-        if holds_memory(op) {
-            self.holding.set(self.holding.get() - 1);
+        if is_at_disk(&op.kind) {
+            self.at_disk.set(self.at_disk.get() - 1);
         }
         match std::mem::replace(&mut op.state, State::Done(outcome)) {
             State::Running(waker) => {
@@ -521,8 +521,9 @@ impl Drop for Completion {
     }
 }
 
-fn holds_memory(op: &Op) -> bool {
-    op.buf.is_some() || op.path.is_some()
+/// Polls may be left behind when a ring is closed: they have no memory of ours.
+fn is_at_disk(kind: &Kind) -> bool {
+    !matches!(kind, Kind::Poll { .. })
 }
 
 fn is_durable(kind: &Kind) -> bool {

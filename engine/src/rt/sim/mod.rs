@@ -82,7 +82,7 @@ impl Default for SimConfig {
             lose_names: true,
             spin_polls: 2,
             yield_one_in: 4,
-            max_steps: 200_000_000,
+            max_steps: 20_000_000,
         }
     }
 }
