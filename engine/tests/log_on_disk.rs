@@ -1,5 +1,10 @@
 //! The log over the real runtime and a real directory: what is durable comes back, from memory, from segments, after every kind of start.
 #![cfg(not(tailrace_sim))]
+#![allow(
+    clippy::disallowed_types,
+    clippy::disallowed_methods,
+    reason = "the test hands recovered parts from one thread to the others, and makes its own directories"
+)]
 
 use std::path::{Path, PathBuf};
 use std::rc::Rc;

@@ -21,10 +21,8 @@ pub const FRAME_PREFIX_BYTES: usize = 17;
 #[derive(Clone, Debug)]
 pub enum Frame {
     Batch(BatchHeader),
+    /// Takes an index, and is no batch.
     Service {
-        kind: EntryKind,
-        index: RaftIndex,
-        term: Term,
         total_bytes: usize,
     },
     /// Entries `index..` up to `next_offset` that are lost.
@@ -83,12 +81,6 @@ fn service(frame: &[u8]) -> Option<Frame> {
         return None;
     }
     let total_bytes = frame.len();
-    let index = RaftIndex(u64::from_le_bytes(
-        frame[22..30].try_into().expect("eight bytes"),
-    ));
-    let term = Term(u64::from_le_bytes(
-        frame[30..38].try_into().expect("eight bytes"),
-    ));
     match frame[21] {
         PAD_KIND => Some(Frame::Pad { total_bytes }),
         DAMAGED_KIND => Some(Frame::Damaged {
@@ -98,12 +90,7 @@ fn service(frame: &[u8]) -> Option<Frame> {
             next_offset: Offset(i64::from_be_bytes(frame.get(38..46)?.try_into().ok()?)),
             total_bytes,
         }),
-        kind => Some(Frame::Service {
-            kind: EntryKind::from_u8(kind)?,
-            index,
-            term,
-            total_bytes,
-        }),
+        kind => EntryKind::from_u8(kind).map(|_| Frame::Service { total_bytes }),
     }
 }
 
@@ -210,19 +197,9 @@ mod tests {
         let h = header(EntryKind::Command, &command);
         let framed = of_entry(&h, Some(&command));
         assert_eq!(framed.len() as u64, bytes_of_entry(&h, false));
-        let Parsed::Frame(Frame::Service {
-            kind,
-            index,
-            term,
-            total_bytes,
-        }) = parse(&framed)
-        else {
+        let Parsed::Frame(Frame::Service { total_bytes }) = parse(&framed) else {
             panic!("a service frame parses");
         };
-        assert_eq!(
-            (kind, index, term),
-            (EntryKind::Command, RaftIndex(7), Term(3))
-        );
         assert_eq!(total_bytes, framed.len());
         let lost = of_entry(&header(EntryKind::Batch, &batch), None);
         let Parsed::Frame(Frame::Damaged {

@@ -27,6 +27,7 @@ use crate::metrics::ShardMetrics;
 use crate::rt::{self, JournalFile, Queue};
 use crate::types::*;
 
+type OnFailure = Rc<dyn Fn(&LogError)>;
 pub(crate) type Replica = Rc<RefCell<ReplicaState>>;
 
 /// What has been written out and is still in memory, oldest first.
@@ -86,7 +87,7 @@ pub(crate) struct Inner {
     pub closed: Cell<bool>,
     pub metrics: Rc<ShardMetrics>,
     pub source: RefCell<Option<Rc<dyn StateSource>>>,
-    pub on_failure: RefCell<Option<Rc<dyn Fn(&LogError)>>>,
+    pub on_failure: RefCell<Option<OnFailure>>,
     voucher_timer: Cell<bool>,
 }
 
