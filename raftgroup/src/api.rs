@@ -54,6 +54,8 @@ pub enum ProduceError {
     UnknownProducer,
     #[error("the offset is beyond the high watermark")]
     OffsetOutOfRange,
+    #[error("the batch is larger than the log takes")]
+    TooLarge,
     /// Too much is in flight, or the journal is full: try again later.
     #[error("the log cannot take more at the moment")]
     Overloaded,

@@ -120,6 +120,10 @@ impl Group {
     /// the one copy made, proposes it. `now_ms` is the wall clock, for forgetting producers.
     pub fn produce(&self, batch: Batch, acks: Acks, now_ms: i64) -> Result<Produced, ProduceError> {
         self.usable()?;
+        // It would wait for room that never comes.
+        if batch.bytes.len() > self.bell.largest_entry() {
+            return Err(ProduceError::TooLarge);
+        }
         let taken = self.machine.borrow_mut().produce(&batch, now_ms, || {
             self.waits.borrow().has_room() && self.bell.log_has_room()
         })?;
@@ -147,8 +151,8 @@ impl Group {
 
     /// Proposes a command. The wait ends when it is committed and the sink has been given it.
     pub fn propose_command(&self, data: Bytes) -> Result<CommitWait<RaftIndex>, ProduceError> {
-        if data.len() > limits::COMMAND_BYTES {
-            return Err(ProduceError::Overloaded);
+        if data.len() > limits::COMMAND_BYTES.min(self.bell.largest_entry()) {
+            return Err(ProduceError::TooLarge);
         }
         let index = self.propose(EntryKind::Command, data)?;
         self.wait(Until::Applied, index, index)

@@ -70,6 +70,11 @@ impl Bell {
         self.log.pressure() < limits::REFUSE_PRESSURE
     }
 
+    /// Bytes of the largest entry that the log takes.
+    pub fn largest_entry(&self) -> usize {
+        self.log.max_entry_bytes()
+    }
+
     pub fn has_failed(&self) -> bool {
         self.failed.get()
     }

@@ -29,6 +29,9 @@ const CHANGES_BYTES: u64 = 1 << 20;
 const SHRINK_BYTES: u64 = 1 << 20;
 const SHRINK_PAUSE: Duration = Duration::from_millis(2);
 
+/// The journal grows when this part of it (one in so many) is live: early, so that nobody waits for zeros to be written.
+pub(crate) const GROW_AT: u64 = 8;
+
 pub(crate) fn start(inner: &Rc<Inner>) {
     let inner = inner.clone();
     rt::spawn(Queue::Background, async move {
@@ -142,7 +145,7 @@ impl Janitor {
             let j = self.inner.journal.borrow();
             let size = j.superblock().size;
             let next = (size * 2).min(self.inner.max_journal_bytes());
-            let busy = j.live_bytes() * 8 > j.capacity_bytes() * 3;
+            let busy = j.live_bytes() * GROW_AT > j.capacity_bytes();
             if !busy || next <= size || j.superblock_with_size(next).is_none() {
                 return Ok(());
             }

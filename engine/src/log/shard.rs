@@ -12,6 +12,7 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use super::files::{Files, io_error};
+use super::janitor::GROW_AT;
 use super::journal::{Journal, Submission, write_error};
 use super::notify::Notify;
 use super::reader::segment_for;
@@ -121,12 +122,17 @@ impl Inner {
             let Some(submission) = next else { break };
             self.start(submission);
         }
-        let (live, capacity) = {
+        let (live, capacity, size) = {
             let journal = self.journal.borrow();
-            (journal.live_bytes(), journal.capacity_bytes())
+            (
+                journal.live_bytes(),
+                journal.capacity_bytes(),
+                journal.superblock().size,
+            )
         };
         self.metrics.journal_live_bytes.set(live);
-        if live * 2 > capacity {
+        let may_grow = live * GROW_AT > capacity && size < self.max_journal_bytes();
+        if live * 2 > capacity || may_grow {
             self.janitor.notify();
         }
     }

@@ -303,6 +303,7 @@ fn code(e: ProduceError) -> ErrorCode {
         ProduceError::DuplicateSequence => ErrorCode::DuplicateSequenceNumber,
         ProduceError::UnknownProducer => ErrorCode::UnknownProducerId,
         ProduceError::OffsetOutOfRange => ErrorCode::OffsetOutOfRange,
+        ProduceError::TooLarge => ErrorCode::MessageTooLarge,
         // Retriable, and nothing was appended: the client tries the same again a little later.
         ProduceError::Overloaded => ErrorCode::RequestTimedOut,
         ProduceError::Storage => ErrorCode::KafkaStorageError,
