@@ -28,6 +28,10 @@ use clap::Parser;
 
 use cli::{Cli, Command, SettingsArgs};
 use exit::Fatal;
+
+/// Batches are often freed on another shard than the one that made them: that must not take a lock (measured: docs/decisions/2026-11-30-allocator.md).
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 use settings::Settings;
 
 fn main() -> ExitCode {

@@ -78,6 +78,10 @@ impl Files {
         Some(found.1.clone())
     }
 
+    pub fn is_open(&self, segment: &Rc<Segment>) -> bool {
+        self.opened(segment).is_some()
+    }
+
     /// Lets go of a segment that is about to be removed.
     pub fn forget(&self, segment: &Rc<Segment>) {
         self.open

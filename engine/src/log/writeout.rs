@@ -186,7 +186,7 @@ impl ReplicaState {
 /// Writes a plan, at most [`WRITE_OUT_BYTES`] at a time.
 pub(crate) async fn carry_out(files: &Files, plan: &mut WritePlan) -> Result<(), LogError> {
     let path = plan.segment.path.clone();
-    if plan.segment.fresh.get() {
+    if plan.segment.fresh.get() && !files.is_open(&plan.segment) {
         let directory = path.parent().expect("a segment lies in a directory");
         rt::fs::create_dir_all(directory)
             .await
