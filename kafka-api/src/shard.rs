@@ -134,7 +134,8 @@ impl Shard {
             }
             ShardRequest::Metrics => {
                 let budget = &self.budget;
-                self.metrics.memory_used_bytes.set(budget.used_total());
+                let used = budget.used_total() + self.groups.batch_bytes();
+                self.metrics.memory_used_bytes.set(used);
                 self.metrics.memory_budget_bytes.set(budget.total());
                 responder.reply(ShardReply::Metrics(self.metrics.snapshot()));
             }

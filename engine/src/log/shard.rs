@@ -443,6 +443,18 @@ impl ShardLog {
         taken as f32 / self.0.max_journal_bytes() as f32
     }
 
+    /// Memory that batches take, in bytes, about: the tails that aren't written out, and the batch cache. Looks at every replica.
+    pub fn memory_bytes(&self) -> u64 {
+        let tails: u64 = self
+            .0
+            .replicas
+            .borrow()
+            .values()
+            .map(|r| r.borrow().pending_bytes)
+            .sum();
+        tails + self.0.cache.borrow().bytes
+    }
+
     /// Bytes of the largest entry that the journal takes. Larger ones must be refused before they are appended.
     pub fn max_entry_bytes(&self) -> usize {
         let capacity = self.0.journal.borrow().capacity_bytes() as usize;
