@@ -13,8 +13,7 @@ use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::Duration;
 
-use bytes::{Bytes, BytesMut};
-use engine::batch::{self, Batch, BatchHeader, HEADER_BYTES, testing};
+use engine::batch::{Batch, BatchHeader};
 use engine::log::{LogPolicy, RecoveredShard, ShardLog, StoreConfig, recover};
 use engine::memory::Budget;
 use engine::metrics::ShardMetrics;
@@ -22,21 +21,12 @@ use engine::rt::sim::{Outcome, SimConfig, Stop, World};
 use engine::rt::{self, Launch};
 use engine::types::*;
 use raftgroup::*;
-use uuid::Uuid;
+
+mod sim_common;
+use sim_common::*;
 
 const GROUPS: i32 = 5;
 const STARTS: u64 = 5;
-
-struct Silent;
-
-impl GroupSink for Silent {
-    fn leader_changed(&self, _: GroupId, _: Term, _: Option<ReplicaId>) {}
-    fn command_applied(&self, _: GroupId, _: RaftIndex, _: Term, _: Bytes) {}
-    fn snapshot_state(&self, _: GroupId) -> Bytes {
-        Bytes::new()
-    }
-    fn restore_state(&self, _: GroupId, _: Bytes) {}
-}
 
 /// What the world outside knows of a group.
 #[derive(Default)]
@@ -54,29 +44,6 @@ struct Outside {
     checked: RefCell<u64>,
     starts_checked: RefCell<u64>,
     running: Cell<u16>,
-}
-
-fn group(n: i32) -> GroupId {
-    GroupId {
-        topic: TopicId(Uuid::from_u128(77)),
-        partition: n,
-    }
-}
-
-/// A batch that carries `id` in its first record bytes.
-fn numbered(id: u64, records: i32, bytes: usize) -> Batch {
-    let mut b = BytesMut::from(&testing::batch(records, bytes.max(8), None).bytes[..]);
-    b[HEADER_BYTES..HEADER_BYTES + 8].copy_from_slice(&id.to_le_bytes());
-    batch::reseal(&mut b);
-    Batch::check(b.freeze()).expect("a batch built here is valid")
-}
-
-fn id_of(b: &[u8]) -> u64 {
-    u64::from_le_bytes(
-        b[HEADER_BYTES..HEADER_BYTES + 8]
-            .try_into()
-            .expect("eight bytes"),
-    )
 }
 
 /// What is drawn for one start.
@@ -272,17 +239,6 @@ struct Verdict {
     trace: u64,
 }
 
-/// Says how to see a failure again.
-struct Replay(u64);
-
-impl Drop for Replay {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            eprintln!("seed {0} fails; again with SIM_SEED={0}", self.0);
-        }
-    }
-}
-
 fn run_seed(seed: u64) -> Verdict {
     let _replay = Replay(seed);
     let world = World::new(seed, SimConfig::default());
@@ -291,14 +247,8 @@ fn run_seed(seed: u64) -> Verdict {
         ..Outside::default()
     });
     // Drawn outside of the world's own generator, from the same seed.
-    let mut state = seed;
-    let mut draw = move |below: u64| {
-        state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = state;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        (z ^ (z >> 31)) % below
-    };
+    let mut draws = Draw(seed);
+    let mut draw = |below| draws.below(below);
     let mut in_recovery = 0;
     for start in 0..=STARTS {
         let last = start == STARTS;
@@ -356,14 +306,7 @@ fn run_seed(seed: u64) -> Verdict {
 
 #[test]
 fn nothing_acknowledged_is_lost() {
-    let one = std::env::var("SIM_SEED")
-        .ok()
-        .and_then(|s| s.parse::<u64>().ok());
-    let count = std::env::var("SIM_SEEDS")
-        .ok()
-        .and_then(|s| s.parse().ok())
-        .unwrap_or(40);
-    let seeds: Vec<u64> = one.map_or_else(|| (1..=count).collect(), |s| vec![s]);
+    let (seeds, alone) = seeds();
     let mut sum = rt::sim::Faults::default();
     let (mut checked, mut starts, mut in_recovery, mut repeated) = (0, 0, 0, 0);
     for &seed in &seeds {
@@ -404,7 +347,7 @@ fn nothing_acknowledged_is_lost() {
         sum.reordered,
         sum.disk_ops,
     );
-    if one.is_none() {
+    if !alone {
         let fired = [
             checked,
             sum.kills,

@@ -78,7 +78,7 @@ pub(crate) struct Journal {
 }
 
 impl Journal {
-    /// Continues a journal at `end`, as a start that has `boot_epoch`. The superblock that this leaves in [`Journal::superblock`] must be durable
+    /// Continues a journal at `end`, behind a commit that held `last_directory`, as a start that has `boot_epoch`. The superblock that this leaves in [`Journal::superblock`] must be durable
     /// before the first submission is written.
     pub fn new(
         seed: Seed,
@@ -86,6 +86,7 @@ impl Journal {
         mut superblock: Superblock,
         end: ChainPoint,
         live: Vec<ChainPoint>,
+        last_directory: &Directory,
     ) -> Journal {
         superblock.epochs.push(EpochStart {
             boot_epoch,
@@ -107,7 +108,7 @@ impl Journal {
             head: end,
             open: Commit::new(end.lsn),
             closed: VecDeque::new(),
-            previous_directory: Directory::default().encode(),
+            previous_directory: last_directory.encode(),
             in_flight: VecDeque::new(),
             not_completed: 0,
             durable_lsn: Lsn(end.lsn.0 - 1),

@@ -1,7 +1,7 @@
 //! `node`: the data directory's identity and the number of starts (design §4).
 //!
-//! Two slots of 4 KiB are written in turns; the newer valid one counts. The file is written and synced before a start's first other write, so that a boot epoch
-//! is never used twice.
+//! Two slots of 4 KiB hold the same, written one after the other; the newer valid one counts. Both are synced before a start's first other write, so that
+//! a boot epoch is never used twice, also when one of them rots.
 
 use std::path::Path;
 
@@ -110,13 +110,16 @@ pub async fn raise_boot_epoch(data_dir: &Path) -> Result<NodeFile, LogError> {
             boot_epoch: BootEpoch(1),
         },
     };
-    let slot = next.boot_epoch.0 % 2 * BLOCK_BYTES as u64;
-    file.write_at(slot, files::aligned(&next.encode()))
-        .await
-        .map_err(files::io_error("cannot write", &path))?;
-    file.sync()
-        .await
-        .map_err(files::io_error("cannot sync", &path))?;
+    // Each copy is whole on the disk before the other is touched.
+    for copy in 0..2 {
+        let slot = (next.boot_epoch.0 + copy) % 2 * BLOCK_BYTES as u64;
+        file.write_at(slot, files::aligned(&next.encode()))
+            .await
+            .map_err(files::io_error("cannot write", &path))?;
+        file.sync()
+            .await
+            .map_err(files::io_error("cannot sync", &path))?;
+    }
     file.close()
         .await
         .map_err(files::io_error("cannot close", &path))?;

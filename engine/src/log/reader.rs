@@ -8,12 +8,16 @@ use std::rc::Rc;
 
 use bytes::{Bytes, BytesMut};
 
+use super::block::MAX_BLOCK_BYTES;
 use super::frame::{self, Frame, Parsed};
 use super::segment::{IndexRow, Segment, row_for_offset};
 use super::{LogError, files::Files};
 use crate::batch::{Batch, BatchHeader, HEADER_BYTES};
 use crate::limits::{READ_AHEAD_MAX_BYTES, READ_AHEAD_MIN_BYTES};
 use crate::types::*;
+
+/// No frame is longer: it came through one commit of the journal. A length beyond that is rot.
+const FRAME_MAX_BYTES: usize = MAX_BLOCK_BYTES;
 
 /// A read that needs the disk.
 pub struct PendingRead {
@@ -23,6 +27,8 @@ pub struct PendingRead {
     pub(crate) from: Offset,
     pub(crate) max_bytes: usize,
     pub(crate) bound: Offset,
+    /// The leader epochs from `from` on, by the table of terms: the CRC of a batch doesn't cover its own.
+    pub(crate) epochs: Vec<(Offset, LeaderEpoch)>,
 }
 
 impl PendingRead {
@@ -38,6 +44,7 @@ impl PendingRead {
         };
         let mut walk = Walk::new(self.from, self.max_bytes, self.bound);
         walk.expected = Some(row.offset);
+        walk.epochs = self.epochs.clone();
         self.walk(&mut walk, row).await?;
         match walk.damaged {
             Some((from, to)) if walk.batches.is_empty() => {
@@ -129,6 +136,8 @@ struct Walk {
     damaged: Option<(Offset, Option<Offset>)>,
     /// The offset that the next batch must have.
     expected: Option<Offset>,
+    /// Where the leader epochs begin; none: not checked.
+    epochs: Vec<(Offset, LeaderEpoch)>,
 }
 
 impl Walk {
@@ -141,6 +150,7 @@ impl Walk {
             batches: Vec::new(),
             damaged: None,
             expected: None,
+            epochs: Vec::new(),
         }
     }
 
@@ -171,6 +181,7 @@ impl Walk {
                         Taken::Broken => None,
                     }
                 }
+                Parsed::Frame(Frame::Batch(h)) if h.total_bytes > FRAME_MAX_BYTES => None,
                 Parsed::Frame(Frame::Batch(h)) => {
                     if !self.batches.is_empty() && h.total_bytes > self.room {
                         return Step::Done;
@@ -194,17 +205,17 @@ impl Walk {
                     *at += total_bytes;
                     continue;
                 }
-                Parsed::Short(n) => Some(n),
+                Parsed::Short(n) => (n <= FRAME_MAX_BYTES).then_some(n),
                 Parsed::Broken => None,
             };
             match step {
                 Some(needed) if !last => return Step::More(needed),
                 // Broken, or a length that reaches beyond the end.
-                _ => {
-                    if !self.resync(buffer, at) {
-                        return Step::Done;
-                    }
-                }
+                _ => match self.resync(buffer, at, last) {
+                    Resync::Found => {}
+                    Resync::Stop => return Step::Done,
+                    Resync::More(bytes) => return Step::More(bytes),
+                },
             }
         }
     }
@@ -227,18 +238,30 @@ impl Walk {
             self.expected = Some(h.next_offset());
             return Taken::Next;
         }
+        if !self.epoch_is_right(h) {
+            return Taken::Broken;
+        }
         self.expected = Some(h.next_offset());
         self.room = self.room.saturating_sub(bytes.len());
         self.batches.push(bytes);
         Taken::Next
     }
 
-    /// Goes to the next sound batch behind a broken frame. `false` when the walk ends here: batches were found already, the asked offset lies in the
+    fn epoch_is_right(&self, h: &BatchHeader) -> bool {
+        let after = self
+            .epochs
+            .partition_point(|(start, _)| *start <= h.base_offset);
+        after
+            .checked_sub(1)
+            .is_none_or(|i| self.epochs[i].1 == h.leader_epoch)
+    }
+
+    /// Goes to the next sound batch behind a broken frame. The walk ends here when batches were found already, the asked offset lies in the
     /// damage, or nothing sound follows.
-    fn resync(&mut self, buffer: &Bytes, at: &mut usize) -> bool {
+    fn resync(&mut self, buffer: &Bytes, at: &mut usize, last: bool) -> Resync {
         let lost_from = self.next_offset();
         if !self.batches.is_empty() {
-            return false;
+            return Resync::Stop;
         }
         let sound = (*at + 1..(buffer.len() + 1).saturating_sub(HEADER_BYTES)).find_map(|p| {
             if buffer[p + 16] != 2 {
@@ -255,14 +278,25 @@ impl Walk {
             Some((p, base)) if base <= self.from => {
                 *at = p;
                 self.expected = Some(base);
-                true
+                Resync::Found
+            }
+            // A sound one may lie behind what has been read, though not further than the broken frame and it are long.
+            None if !last && buffer.len() - *at < 2 * FRAME_MAX_BYTES => {
+                Resync::More((buffer.len() - *at) * 2)
             }
             found => {
                 self.damaged = Some((lost_from, found.map(|(_, base)| base)));
-                false
+                Resync::Stop
             }
         }
     }
+}
+
+enum Resync {
+    Found,
+    Stop,
+    /// This many bytes from the place reached.
+    More(usize),
 }
 
 enum Taken {

@@ -120,6 +120,8 @@ pub(crate) struct RecoveredJournal {
     pub superblock: Superblock,
     pub end: ChainPoint,
     pub live: Vec<ChainPoint>,
+    /// What the commit before `end` held: the next one repeats it (L4).
+    pub last_directory: Directory,
 }
 
 /// A replica put together from its checkpoint frame and the journals.
@@ -129,7 +131,8 @@ pub(crate) struct RecoveredReplica {
     pub commit: RaftIndex,
     /// The journal that the slots' lsns belong to.
     journal: u32,
-    suspect: bool,
+    /// It isn't known what it lost; the start that lost it.
+    suspect: Option<BootEpoch>,
 }
 
 impl RecoveredReplica {
@@ -139,7 +142,7 @@ impl RecoveredReplica {
             frame,
             slots: VecDeque::new(),
             journal,
-            suspect: false,
+            suspect: None,
         }
     }
 
@@ -194,32 +197,32 @@ impl RecoveredReplica {
     }
 
     /// L1: replaces everything from its index on.
-    fn append(&mut self, entry: &Entry, lsn: Lsn) {
+    fn append(&mut self, entry: &Entry, at: (BootEpoch, Lsn)) {
         if entry.index <= self.frame.written_out {
             // Written out, so committed as it is there; but what followed it when it was appended is gone.
             self.slots.clear();
             return;
         }
         self.truncate_from(entry.index);
-        self.fill_hole(entry);
-        self.slots.push_back(Slot::of(entry, lsn));
+        self.fill_hole(entry, at.0);
+        self.slots.push_back(Slot::of(entry, at.1));
     }
 
     /// L6: a second copy, which replaces nothing.
-    fn carry(&mut self, entry: &Entry, lsn: Lsn) {
+    fn carry(&mut self, entry: &Entry, at: (BootEpoch, Lsn)) {
         if entry.index <= self.frame.written_out {
             return;
         }
         match self.slot_mut(entry.index) {
-            Some(slot) if slot.header.term == entry.term => *slot = Slot::of(entry, lsn),
-            _ => self.append(entry, lsn),
+            Some(slot) if slot.header.term == entry.term => *slot = Slot::of(entry, at.1),
+            _ => self.append(entry, at),
         }
     }
 
     /// Entries that must have been there and aren't (L13).
-    fn fill_hole(&mut self, next: &Entry) {
+    fn fill_hole(&mut self, next: &Entry, boot_epoch: BootEpoch) {
         if self.last().next() < next.index {
-            self.suspect = true;
+            self.suspect = self.suspect.max(Some(boot_epoch));
             self.lose(
                 self.last().next(),
                 next.index.prev(),
@@ -258,22 +261,67 @@ impl RecoveredReplica {
         }
     }
 
-    fn lose_run(&mut self, run: &Run, lsn: Lsn) -> u64 {
-        self.frame.hard_state = run.hard_state;
+    /// The entries of a run that was durable, and the hard state after it. Those that another commit holds too are not lost: an index and a term name one
+    /// entry, wherever it lies (L4).
+    fn lose_run(&mut self, run: &Run, at: (BootEpoch, Lsn)) -> u64 {
+        // A frame that was captured later knows a later hard state.
+        if at >= self.frame.captured {
+            self.frame.hard_state = run.hard_state;
+        }
         self.commit = self.commit.max(run.hard_state.commit);
-        let first = run.first.max(self.frame.written_out.next());
+        let mut first = run.first.max(self.frame.written_out.next());
+        while first <= run.last
+            && self
+                .slot_mut(first)
+                .is_some_and(|s| s.header.term == run.term)
+        {
+            first = first.next();
+        }
         if first > run.last {
             return 0;
         }
         self.truncate_from(first);
         // Entries before the run that are missing too belong to the same damage.
         let first = self.last().next().min(first);
-        self.lose(first, run.last, run.term, run.next_offset, lsn);
+        self.lose(first, run.last, run.term, run.next_offset, at.1);
         run.last.0 + 1 - first.0
     }
 
+    /// Lost entries take the offsets between the sound ones around them: the first in a row takes all of them.
+    fn settle_lost(&mut self) {
+        let mut offset = self.frame.written_next_offset;
+        let mut i = 0;
+        while i < self.slots.len() {
+            if self.slots[i].data.is_some() {
+                offset = self.slots[i].header.next_offset;
+                i += 1;
+                continue;
+            }
+            let lost = self.slots.iter().skip(i).take_while(|s| s.data.is_none());
+            let next = i + lost.count();
+            let end = match self.slots.get(next) {
+                Some(sound) => sound.header.base_offset,
+                None => self.slots[next - 1].header.next_offset,
+            };
+            for s in self.slots.range_mut(i..next) {
+                s.header.base_offset = offset;
+                s.header.next_offset = end.max(offset);
+                offset = s.header.next_offset;
+            }
+            i = next;
+        }
+    }
+
     /// L1 and L13: commit is within the log, and at least what was written out. `false` when entries contradict one another, which no crash leaves.
-    fn finish(&mut self) -> bool {
+    fn finish(&mut self, now: BootEpoch) -> bool {
+        self.settle_lost();
+        if let Some(lost_in) = self.suspect {
+            // L4: a term that was voted in may be lost; a sole voter goes on above all that can have been. Each start holds one election.
+            let found = self.slots.back().map_or(Term(0), |s| s.header.term);
+            let above = found.max(self.frame.hard_state.term).0 + (now.0 - lost_in.0) + 1;
+            self.frame.hard_state.term = Term(above);
+            self.frame.hard_state.vote = 0;
+        }
         self.commit = self.commit.clamp(self.frame.written_out, self.last());
         self.frame.hard_state.commit = self.commit;
         let before = self
@@ -342,12 +390,12 @@ impl Assembly {
                 Record::Append { commit, entry } => {
                     r.commit = r.commit.max(commit);
                     r.moved_to(journal);
-                    r.append(&entry, lsn);
+                    r.append(&entry, at);
                 }
                 Record::Carry { commit, entry } => {
                     r.commit = r.commit.max(commit);
                     r.moved_to(journal);
-                    r.carry(&entry, lsn);
+                    r.carry(&entry, at);
                 }
                 Record::Created { .. } => unreachable!("handled above"),
             }
@@ -361,29 +409,28 @@ impl Assembly {
         boot_epoch: BootEpoch,
         first: Lsn,
         last: Lsn,
-        directory: Option<Directory>,
+        directory: Option<&Directory>,
         path: &Path,
     ) {
         self.report.damaged_commits += last.0 + 1 - first.0;
         // The directory speaks of the last lost commit only.
-        let known = directory.filter(|_| first == last);
-        let Some(d) = known else {
-            tracing::error!(path = %path.display(), %first, %last, "these commits are damaged and nothing says what they held: every replica of this journal is suspect");
+        if first < last || directory.is_none() {
+            tracing::error!(path = %path.display(), %first, %last, "these commits are damaged and nothing says what all of them held: every replica of this journal is suspect");
             for r in self.replicas.values_mut().filter(|r| r.journal == journal) {
-                r.suspect = true;
+                r.suspect = r.suspect.max(Some(boot_epoch));
             }
-            return;
-        };
-        tracing::error!(path = %path.display(), commit = %first, runs = d.runs.len(), "this commit is damaged; what it held is known");
-        for (id, group, state) in d.created {
-            let at = (boot_epoch, first);
-            let new = || RecoveredReplica::created(id, group, state, at, journal);
-            self.replicas.entry(id).or_insert_with(new);
+        }
+        let Some(d) = directory else { return };
+        tracing::error!(path = %path.display(), commit = %last, runs = d.runs.len(), "this commit is damaged; what it held is known");
+        let at = (boot_epoch, last);
+        for (id, group, state) in &d.created {
+            let new = || RecoveredReplica::created(*id, *group, state.clone(), at, journal);
+            self.replicas.entry(*id).or_insert_with(new);
         }
         for run in &d.runs {
             if let Some(r) = self.replicas.get_mut(&run.replica) {
                 r.moved_to(journal);
-                let lost = r.lose_run(run, first);
+                let lost = r.lose_run(run, at);
                 self.report.damaged_entries += lost;
                 if lost > 0 {
                     tracing::error!(group = %r.frame.group, first = %run.first, last = %run.last, up_to = %run.next_offset, "entries lost to damage in the journal");
@@ -393,6 +440,61 @@ impl Assembly {
         for id in &d.removed {
             self.replicas.remove(id);
         }
+    }
+
+    /// What the commit with these records held, as the commit after it has to say it.
+    fn directory_of(&self, records: Bytes) -> Directory {
+        let mut d = Directory::default();
+        for (id, record) in record::records(records).map_while(Result::ok) {
+            let (commit, entry) = match record {
+                Record::Created { group, state } => {
+                    d.created.push((id, group, state));
+                    continue;
+                }
+                Record::Removed => {
+                    d.removed.push(id);
+                    continue;
+                }
+                Record::HardState(h) => (h.commit, None),
+                Record::Append { commit, entry } | Record::Carry { commit, entry } => {
+                    (commit, Some(entry))
+                }
+            };
+            let Some(r) = self.replicas.get(&id) else {
+                continue;
+            };
+            // The replica's hard state has been read up to here; what another journal may have added comes later there too.
+            let mut hard_state = r.frame.hard_state;
+            hard_state.commit = commit;
+            let Some(e) = entry else {
+                d.runs.push(Run {
+                    replica: id,
+                    term: hard_state.term,
+                    first: r.last().next(),
+                    last: r.last(),
+                    next_offset: r.log_end(),
+                    hard_state,
+                });
+                continue;
+            };
+            let extended = d.runs.iter_mut().rfind(|run| run.replica == id);
+            match extended.filter(|run| run.term == e.term && run.last.next() == e.index) {
+                Some(run) => {
+                    run.last = e.index;
+                    run.next_offset = e.next_offset;
+                    run.hard_state = hard_state;
+                }
+                None => d.runs.push(Run {
+                    replica: id,
+                    term: e.term,
+                    first: e.index,
+                    last: e.index,
+                    next_offset: e.next_offset,
+                    hard_state,
+                }),
+            }
+        }
+        d
     }
 }
 
@@ -584,7 +686,7 @@ pub async fn recover(cfg: &StoreConfig) -> Result<Recovery, LogError> {
         })
         .collect();
     for mut r in assembly.replicas.into_values() {
-        if !r.finish() {
+        if !r.finish(node.boot_epoch) {
             let why = format!(
                 "the entries of replica {} ({}) contradict one another; restore the journals from a backup",
                 r.frame.id, r.frame.group
@@ -598,7 +700,7 @@ pub async fn recover(cfg: &StoreConfig) -> Result<Recovery, LogError> {
         r.moved_to(u32::from(owner.0));
         assembly.report.replicas += 1;
         assembly.report.entries += r.slots.len() as u64;
-        assembly.report.suspect_replicas += u64::from(r.suspect);
+        assembly.report.suspect_replicas += u64::from(r.suspect.is_some());
         parts[usize::from(owner.0)].replicas.push(r);
     }
     Ok(Recovery {
@@ -609,12 +711,19 @@ pub async fn recover(cfg: &StoreConfig) -> Result<Recovery, LogError> {
     })
 }
 
+/// What is known of the last commit of a journal.
+enum Held {
+    Records(Bytes),
+    Told(Directory),
+}
+
 /// Takes the blocks of all journals, the oldest start's first.
 async fn replay(
     assembly: &mut Assembly,
     mut scans: Vec<(u32, JournalScan)>,
 ) -> Result<BTreeMap<u32, RecoveredJournal>, LogError> {
     let mut ended = BTreeMap::new();
+    let mut newest: BTreeMap<u32, Held> = BTreeMap::new();
     while !scans.is_empty() {
         let oldest = (0..scans.len()).min_by_key(|i| scans[*i].1.next_epoch());
         let at = oldest.expect("some journal is left");
@@ -627,6 +736,7 @@ async fn replay(
             } => {
                 assembly.report.journal_blocks += 1;
                 assembly.report.journal_bytes += records.len() as u64;
+                newest.insert(*number, Held::Records(records.clone()));
                 assembly.block(*number, boot_epoch, lsn, records, &scan.path)?;
             }
             Step::Damaged {
@@ -635,7 +745,15 @@ async fn replay(
                 last,
                 directory,
             } => {
-                assembly.damaged(*number, boot_epoch, first, last, directory, &scan.path);
+                assembly.damaged(
+                    *number,
+                    boot_epoch,
+                    first,
+                    last,
+                    directory.as_ref(),
+                    &scan.path,
+                );
+                newest.insert(*number, Held::Told(directory.unwrap_or_default()));
             }
             Step::End { torn } => {
                 assembly.report.torn_tails += u64::from(torn);
@@ -644,6 +762,11 @@ async fn replay(
                     superblock: scan.superblock.clone(),
                     end: scan.cursor,
                     live: scan.live.clone(),
+                    last_directory: match newest.remove(&number) {
+                        Some(Held::Records(records)) => assembly.directory_of(records),
+                        Some(Held::Told(directory)) => directory,
+                        None => Directory::default(),
+                    },
                 };
                 scan.close().await?;
                 ended.insert(number, journal);

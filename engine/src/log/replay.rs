@@ -13,7 +13,7 @@ use super::block::{self, BlockHeader, HEADER_BYTES, MAX_BLOCK_BYTES, Seed};
 use super::directory::Directory;
 use super::files::io_error;
 use super::superblock::{
-    ChainPoint, DATA_START, MAX_EPOCHS, SUPERBLOCK_BYTES, Superblock, SuperblockError,
+    ChainPoint, DATA_START, EpochStart, MAX_EPOCHS, SUPERBLOCK_BYTES, Superblock, SuperblockError,
 };
 use crate::limits::{BLOCK_BYTES, COMMITS_IN_FLIGHT};
 use crate::rt::{File, OpenOptions};
@@ -276,8 +276,10 @@ impl JournalScan {
                 (Lsn(h.lsn.0 - 1), directory)
             }
             (None, Some(start)) => {
+                // The first block of a start repeats the directory of the last one before it.
+                let directory = self.directory_at_start(&start).await?;
                 self.cursor = start.at;
-                (Lsn(start.at.lsn.0 - 1), None)
+                (Lsn(start.at.lsn.0 - 1), directory)
             }
             (None, None) => unreachable!("vouched by a block that was found"),
         };
@@ -287,6 +289,23 @@ impl JournalScan {
             last,
             directory,
         })
+    }
+
+    async fn directory_at_start(
+        &mut self,
+        start: &EpochStart,
+    ) -> Result<Option<Directory>, LogError> {
+        for position in [start.at.position, DATA_START] {
+            if let Some((h, _, whole)) = self.block_at(position).await?
+                && h.boot_epoch == start.boot_epoch
+                && h.lsn == start.at.lsn
+            {
+                return Ok(Directory::decode(
+                    &whole[HEADER_BYTES..HEADER_BYTES + h.directory_bytes as usize],
+                ));
+            }
+        }
+        Ok(None)
     }
 
     /// The valid block of this start with the lowest lsn behind the break, and whether any of them vouches for the lost one.

@@ -364,7 +364,14 @@ pub(crate) mod tests {
             directory_id: 1,
             journal: 0,
         };
-        Journal::new(seed, BootEpoch(1), superblock, start, vec![])
+        Journal::new(
+            seed,
+            BootEpoch(1),
+            superblock,
+            start,
+            vec![],
+            &super::super::directory::Directory::default(),
+        )
     }
 
     pub fn replica() -> ReplicaState {

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
+use super::directory::Directory;
 use super::files::{Files, io_error};
 use super::janitor::GROW_AT;
 use super::journal::{Journal, Submission, write_error};
@@ -278,8 +279,8 @@ impl ShardLog {
             directory_id: part.node.directory_id,
             journal: u32::from(shard.0),
         };
-        let (superblock, end, live) = match part.journal {
-            Some(j) => (j.superblock, j.end, j.live),
+        let (superblock, end, live, directory) = match part.journal {
+            Some(j) => (j.superblock, j.end, j.live, j.last_directory),
             None => {
                 let start = ChainPoint {
                     lsn: Lsn(1),
@@ -295,10 +296,17 @@ impl ShardLog {
                     checkpoint_sequence: 0,
                     epochs: Vec::new(),
                 };
-                (new, start, Vec::new())
+                (new, start, Vec::new(), Directory::default())
             }
         };
-        let journal = Journal::new(seed, part.node.boot_epoch, superblock, end, live);
+        let journal = Journal::new(
+            seed,
+            part.node.boot_epoch,
+            superblock,
+            end,
+            live,
+            &directory,
+        );
         // L3: this start is on record before its first block can be.
         let s = journal.superblock();
         write_superblock(&file, &path, s.sequence, &s.encode(seed)).await?;
@@ -673,6 +681,7 @@ impl ReplicaLog {
                 from,
                 max_bytes,
                 bound,
+                epochs: s.terms.epochs_from(from),
             });
         }
         let mut batches = Vec::new();

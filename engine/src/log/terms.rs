@@ -93,6 +93,15 @@ impl TermTable {
         Some((row.term.leader_epoch()?, end))
     }
 
+    /// The leader epochs from the one of `offset` on, each with the offset where it begins.
+    pub fn epochs_from(&self, offset: Offset) -> Vec<(Offset, LeaderEpoch)> {
+        let after = self.rows.partition_point(|r| r.start <= offset);
+        let rows = &self.rows[after.saturating_sub(1)..];
+        rows.iter()
+            .filter_map(|r| Some((r.start, r.term.leader_epoch()?)))
+            .collect()
+    }
+
     /// The leader epoch under which `offset` was written: the last row that starts at or before it.
     pub fn epoch_at(&self, offset: Offset) -> Option<LeaderEpoch> {
         let after = self.rows.partition_point(|r| r.start <= offset);
