@@ -286,7 +286,8 @@ async fn check(g: &Rc<Group>, outside: &Rc<Outside>, n: i32) {
             if is_named {
                 assert!(
                     k.hit_anywhere || k.hit.contains(offset),
-                    "group {n}: batch {id} at {offset} is named as damaged, and nothing hit it"
+                    "group {n}: batch {id} at {offset} is named as damaged, and nothing hit it; named {named:?}, hit {:?}",
+                    k.hit
                 );
                 outside.counts.borrow_mut().named += 1;
                 continue;
@@ -480,6 +481,16 @@ impl Driver {
             let mut k = self.outside.groups[n].borrow_mut();
             k.hit.insert(entry.base_offset);
         });
+        if std::env::var_os("SIM_SEED").is_some() {
+            println!(
+                "flip at {byte} in {lsn} of {path:?}: {:?}, blocks {:?} to {:?}, {:?}",
+                b.header,
+                lsns.first(),
+                lsns.last(),
+                j.superblock
+            );
+            of_block(b, |n, r| println!("  {n}: {r:?}"));
+        }
         self.flip(&path, byte);
         self.outside.counts.borrow_mut().in_journal += 1;
         self.blocks_hit.push((j, lsn));
@@ -607,14 +618,16 @@ impl Driver {
             self.outside.counts.borrow_mut().lookalikes += 1;
             for b in before.blocks.range(lsn..).map(|(_, b)| b) {
                 of_block(b, |n, r| {
+                    let mut k = self.outside.groups[n].borrow_mut();
                     let from = match r {
                         Record::Append { entry, .. } | Record::Carry { entry, .. } => {
+                            // What another journal holds behind it tells of the hole.
+                            k.hit.insert(entry.base_offset);
                             entry.base_offset
                         }
                         Record::Created { .. } => Offset(0),
                         _ => return,
                     };
-                    let mut k = self.outside.groups[n].borrow_mut();
                     k.excused_from = Some(k.excused_from.map_or(from, |e| e.min(from)));
                 });
             }
@@ -640,7 +653,9 @@ impl Driver {
                 .and_then(|n| n.to_str())
                 .is_some_and(|n| of_kind.iter().any(|k| n.starts_with(k) && text.contains(k)))
                 && (!path.to_string_lossy().contains("/journal-") || bit / 8 < DATA_START);
-            back && world.flip_bit(path, *bit);
+            if back {
+                world.flip_bit(path, *bit);
+            }
             !back
         });
         assert!(!self.may_refuse.is_empty(), "seed {seed}");

@@ -133,12 +133,15 @@ pub(crate) struct RecoveredReplica {
     journal: u32,
     /// It isn't known what it lost; the start that lost it.
     suspect: Option<BootEpoch>,
+    /// The term in the checkpoint frame: what was begun to be written out by then isn't of a later one.
+    frame_term: Term,
 }
 
 impl RecoveredReplica {
     fn of_frame(frame: ReplicaFrame, journal: u32) -> RecoveredReplica {
         RecoveredReplica {
             commit: frame.written_out.max(frame.hard_state.commit),
+            frame_term: frame.hard_state.term,
             frame,
             slots: VecDeque::new(),
             journal,
@@ -287,6 +290,22 @@ impl RecoveredReplica {
         run.last.0 + 1 - first.0
     }
 
+    /// L5: a segment may end in the front of the entry that was to be written next. If that one is lost, or was cut and another has its index, nothing can
+    /// follow there: the segment ends before it, and the next write-out begins another.
+    fn leave_what_was_begun(&mut self) {
+        let (file, entry_end) = self.frame.write;
+        let next = self.frame.written_out.next();
+        let is_here = self.slots.front().is_some_and(|s| {
+            s.header.index == next && s.header.term <= self.frame_term && s.data.is_some()
+        });
+        if file > entry_end
+            && !is_here
+            && let Some(active) = self.frame.manifest.last_mut()
+        {
+            active.sealed = true;
+        }
+    }
+
     /// Lost entries take the offsets between the sound ones around them: the first in a row takes all of them.
     fn settle_lost(&mut self) {
         let mut offset = self.frame.written_next_offset;
@@ -315,6 +334,7 @@ impl RecoveredReplica {
     /// L1 and L13: commit is within the log, and at least what was written out. `false` when entries contradict one another, which no crash leaves.
     fn finish(&mut self, now: BootEpoch) -> bool {
         self.settle_lost();
+        self.leave_what_was_begun();
         if let Some(lost_in) = self.suspect {
             // L4: a term that was voted in may be lost; a sole voter goes on above all that can have been. Each start holds one election.
             let found = self.slots.back().map_or(Term(0), |s| s.header.term);

@@ -39,7 +39,7 @@ pub struct SegmentMeta {
     /// Wall clock of the first write, for rolling by age.
     pub created_ms: i64,
     pub sealed: bool,
-    /// Rows of the sparse index; empty for a sealed segment, whose rows lie in its index file.
+    /// Rows of the sparse index; empty once they lie in an index file, which a sealed segment gets.
     pub rows: Vec<IndexRow>,
 }
 
@@ -188,8 +188,7 @@ pub fn put_meta(out: &mut BytesMut, m: &SegmentMeta) {
     out.put_i64_le(m.max_timestamp);
     out.put_i64_le(m.created_ms);
     out.put_u8(u8::from(m.sealed));
-    let kept: &[IndexRow] = if m.sealed { &[] } else { &m.rows };
-    put_rows(out, kept);
+    put_rows(out, &m.rows);
 }
 
 pub fn meta(r: &mut Reader) -> Option<SegmentMeta> {
@@ -265,7 +264,6 @@ mod tests {
         m.sealed = true;
         out.clear();
         put_meta(&mut out, &m);
-        m.rows.clear();
         assert_eq!(meta(&mut Reader::new(&out)), Some(m));
     }
 

@@ -112,7 +112,7 @@ impl ReplicaState {
             end = at + pad.len() as u64;
             frames.push_back(pad);
         }
-        (end > self.write.file).then_some(WritePlan {
+        (end > self.write.file).then(|| WritePlan {
             segment,
             position: self.write.file,
             bytes: end - self.write.file,
