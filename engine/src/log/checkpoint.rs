@@ -247,6 +247,8 @@ pub struct Loaded {
     pub generation: u64,
     /// Of the newest commit; 0 for none.
     pub sequence: u64,
+    /// All of them.
+    pub sequences: Vec<u64>,
     pub replicas: BTreeMap<ReplicaId, ReplicaFrame>,
 }
 
@@ -286,6 +288,7 @@ pub fn load(bytes: &[u8], owner: Owner, into: &mut Loaded) {
                 }
                 into.generation = g;
                 into.sequence = sequence;
+                into.sequences.push(sequence);
             }
             _ => break,
         }

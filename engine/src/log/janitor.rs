@@ -38,10 +38,12 @@ pub(crate) fn start(inner: &Rc<Inner>) {
         let mut janitor = Janitor {
             inner: inner.clone(),
             last_checkpoint: None,
+            done: false,
         };
         if let Err(e) = janitor.run().await {
             inner.fail(e);
         }
+        janitor.done();
         inner.closed.set(true);
         inner.durable.notify();
     })
@@ -51,6 +53,8 @@ pub(crate) fn start(inner: &Rc<Inner>) {
 struct Janitor {
     inner: Rc<Inner>,
     last_checkpoint: Option<rt::Instant>,
+    /// The other shards don't wait for this one any more.
+    done: bool,
 }
 
 impl Janitor {
@@ -66,7 +70,8 @@ impl Janitor {
             let notified = self.inner.janitor.notified();
             let worked = self.write_out_queued().await?;
             if self.inner.closing.get() {
-                return self.checkpoint(true).await;
+                self.checkpoint(true).await?;
+                return self.settle_last().await;
             }
             self.grow().await?;
             if self.checkpoint_due() {
@@ -82,6 +87,29 @@ impl Janitor {
                 notified.await;
             }
         }
+    }
+
+    fn done(&mut self) {
+        if !self.done {
+            self.done = true;
+            self.inner.covered.shard_done();
+        }
+    }
+
+    /// Shards end one by one: those that still have to flush need the room in their journals that comes only when all have settled (L12).
+    async fn settle_last(&mut self) -> Result<(), LogError> {
+        self.done();
+        let inner = self.inner.clone();
+        while !inner.settled.get() && !inner.covered.all_done() && !inner.journal.borrow().failed()
+        {
+            rt::sleep(SHORT_PAUSE).await;
+            if inner.reported.get() {
+                self.settle().await?;
+            } else {
+                self.checkpoint(true).await?;
+            }
+        }
+        Ok(())
     }
 
     /// Ordinary write-out of the replicas that have enough.
@@ -396,22 +424,19 @@ impl Janitor {
                 .await
                 .map_err(io_error("cannot sync", dir))?;
         }
-        let replaced = {
-            let mut c = inner.checkpoint.borrow_mut();
-            c.file_bytes = at;
-            if base {
-                c.base_bytes = at;
-            }
-            c.current.replace(path.clone()).filter(|p| *p != path)
-        };
-        match replaced {
-            Some(old) if inner.tidied.get() => self.remove_checkpoints(vec![old]).await,
-            Some(old) => {
-                inner.old_checkpoints.borrow_mut().push(old);
-                Ok(())
-            }
-            None => Ok(()),
+        let mut c = inner.checkpoint.borrow_mut();
+        c.file_bytes = at;
+        if base {
+            c.base_bytes = at;
         }
+        if let Some(old) = c.current.replace(path.clone()).filter(|p| *p != path) {
+            if inner.tidied.get() {
+                c.replaced = Some(old);
+            } else {
+                inner.old_checkpoints.borrow_mut().push(old);
+            }
+        }
+        Ok(())
     }
 
     /// A replica's frame, in one step with the seal that separates the records it reflects from those that come after.
@@ -470,26 +495,45 @@ impl Janitor {
             inner.journal.borrow_mut().adopt(s);
             inner.submit(false);
         }
-        Ok(())
+        let replaced = inner.checkpoint.borrow_mut().replaced.take();
+        self.remove_checkpoints(replaced.into_iter().collect())
+            .await
     }
 
     fn may_settle(&self) -> bool {
         let c = &self.inner.covered;
         if self.inner.tidied.get() {
             c.all_files()
+        } else if self.inner.vouched.get() {
+            c.all_vouched()
         } else {
             c.all_bases()
         }
     }
 
-    /// L12: what earlier starts wrote may be another shard's now. First every shard has a base of this start, then all older checkpoint files go, and only
-    /// then may journals let go. `true` when that has come.
+    /// L12: what earlier starts wrote may be another shard's now. First every shard has a base of this start, then the superblocks vouch for those, then all
+    /// older checkpoint files go, and only then may journals let go. `true` when that has come.
     async fn settle(&self) -> Result<bool, LogError> {
         let inner = &self.inner;
         if inner.settled.get() {
             return Ok(true);
         }
         if !inner.covered.all_bases() {
+            return Ok(false);
+        }
+        if !inner.vouched.get() {
+            let superblock = {
+                let sequence = inner.checkpoint.borrow().sequence;
+                inner.journal.borrow().superblock_with_checkpoint(sequence)
+            };
+            if let Some(s) = superblock {
+                inner.write_superblock(&s).await?;
+                inner.journal.borrow_mut().adopt(s);
+            }
+            inner.vouched.set(true);
+            inner.covered.base_vouched();
+        }
+        if !inner.covered.all_vouched() {
             return Ok(false);
         }
         if !inner.tidied.get() {

@@ -385,14 +385,14 @@ impl Journal {
     }
 
     /// Everything before `lsn` is covered by a synced checkpoint: the superblock that lets go of it. It must be durable before
-    /// [`Journal::adopt`] makes the space free. `None` when the tail is there already.
+    /// [`Journal::adopt`] makes the space free. `None` when it says so already.
     pub fn superblock_with_tail(&self, lsn: Lsn, checkpoint_sequence: u64) -> Option<Superblock> {
         assert!(
             lsn <= self.durable_lsn.next(),
             "only durable blocks are let go of"
         );
         if lsn <= self.superblock.tail.lsn {
-            return None;
+            return self.superblock_with_checkpoint(checkpoint_sequence);
         }
         let tail = match self.live.iter().find(|b| b.lsn >= lsn) {
             Some(b) => b.point,
@@ -403,6 +403,17 @@ impl Journal {
         next.tail = tail;
         next.checkpoint_sequence = checkpoint_sequence;
         next.prune_epochs();
+        Some(next)
+    }
+
+    /// The superblock that vouches for a synced checkpoint and lets go of nothing.
+    pub fn superblock_with_checkpoint(&self, sequence: u64) -> Option<Superblock> {
+        if sequence == self.superblock.checkpoint_sequence {
+            return None;
+        }
+        let mut next = self.superblock.clone();
+        next.sequence += 1;
+        next.checkpoint_sequence = sequence;
         Some(next)
     }
 

@@ -29,6 +29,10 @@ use crate::types::*;
 pub(crate) struct Covered {
     /// Shards whose replicas aren't all in a synced base of this start.
     bases: AtomicUsize,
+    /// Shards whose superblock doesn't vouch for that base.
+    vouched: AtomicUsize,
+    /// Shards that haven't flushed their journals for the last time.
+    working: AtomicUsize,
     /// Shards that haven't removed their older checkpoint files.
     files: AtomicUsize,
 }
@@ -37,6 +41,8 @@ impl Covered {
     fn new(shards: u16) -> Covered {
         Covered {
             bases: AtomicUsize::new(usize::from(shards)),
+            vouched: AtomicUsize::new(usize::from(shards)),
+            working: AtomicUsize::new(usize::from(shards)),
             files: AtomicUsize::new(usize::from(shards)),
         }
     }
@@ -51,6 +57,30 @@ impl Covered {
 
     pub fn all_bases(&self) -> bool {
         self.bases.load(Ordering::Acquire) == 0
+    }
+
+    /// A start that can't read this shard's base will know it.
+    pub fn base_vouched(&self) {
+        assert!(
+            self.vouched.fetch_sub(1, Ordering::AcqRel) > 0,
+            "a shard reports once"
+        );
+    }
+
+    pub fn all_vouched(&self) -> bool {
+        self.vouched.load(Ordering::Acquire) == 0
+    }
+
+    /// This shard needs nothing any more.
+    pub fn shard_done(&self) {
+        assert!(
+            self.working.fetch_sub(1, Ordering::AcqRel) > 0,
+            "a shard reports once"
+        );
+    }
+
+    pub fn all_done(&self) -> bool {
+        self.working.load(Ordering::Acquire) == 0
     }
 
     pub fn files_removed(&self) {
@@ -111,7 +141,7 @@ pub struct RecoveredShard {
 pub(crate) struct Orphan {
     pub number: u32,
     pub journal: PathBuf,
-    /// Its newest checkpoint file's generation, and its newest checkpoint.
+    /// Its newest checkpoint file's generation, and the checkpoint that its journal vouches for.
     pub generation: u64,
     pub sequence: u64,
 }
@@ -614,6 +644,7 @@ pub async fn recover(cfg: &StoreConfig) -> Result<Recovery, LogError> {
     let checkpoint_numbers = numbered(&names, "checkpoint-");
     let journal_numbers = numbered(&list(cfg.journal_dir()).await?, "journal-");
     let mut checkpoints: BTreeMap<u32, (u64, u64)> = BTreeMap::new();
+    let mut readable: BTreeMap<u32, Vec<u64>> = BTreeMap::new();
     for &number in &checkpoint_numbers {
         let owner = Owner {
             directory_id: node.directory_id,
@@ -625,6 +656,7 @@ pub async fn recover(cfg: &StoreConfig) -> Result<Recovery, LogError> {
             .pop()
             .unwrap_or(l.generation);
         checkpoints.insert(number, (generation, l.sequence));
+        readable.insert(number, l.sequences);
         for f in l.replicas.into_values() {
             // Of two shards' frames the newer counts: a replica may have changed shards.
             let newer = assembly
@@ -649,9 +681,10 @@ pub async fn recover(cfg: &StoreConfig) -> Result<Recovery, LogError> {
         let Some(scan) = JournalScan::open(&path, seed).await? else {
             continue;
         };
-        let found = checkpoints.get(&number).map_or(0, |c| c.1);
-        if found < scan.superblock.checkpoint_sequence {
-            let wanted = scan.superblock.checkpoint_sequence;
+        let wanted = scan.superblock.checkpoint_sequence;
+        // Not a newer one either: with more shards or fewer, older files may hold what the newer ones don't speak of.
+        let found = readable.get(&number).is_some_and(|r| r.contains(&wanted));
+        if wanted > 0 && !found {
             return Err(LogError::Format {
                 path: checkpoint::path(
                     &cfg.data_dir,
@@ -659,7 +692,7 @@ pub async fn recover(cfg: &StoreConfig) -> Result<Recovery, LogError> {
                     checkpoints.get(&number).map_or(0, |c| c.0),
                 ),
                 why: format!(
-                    "the checkpoints of shard {number} are damaged: number {wanted} was synced, {found} is the newest that can be read; restore the checkpoint-{number} files from a backup"
+                    "the checkpoints of shard {number} are damaged: number {wanted} was synced and can't be read; restore the checkpoint-{number} files from a backup"
                 ),
             });
         }
@@ -670,12 +703,13 @@ pub async fn recover(cfg: &StoreConfig) -> Result<Recovery, LogError> {
     let gone = journal_numbers.iter().filter(|n| **n >= shards);
     let mut orphans: Vec<Orphan> = gone
         .map(|&number| {
-            let (generation, sequence) = checkpoints.get(&number).copied().unwrap_or((0, 0));
+            let generation = checkpoints.get(&number).map_or(0, |c| c.0);
+            let vouched = journals.get(&number).map(|j| &j.superblock);
             Orphan {
                 number,
                 journal: journal_path(cfg, number),
                 generation,
-                sequence,
+                sequence: vouched.map_or(0, |s| s.checkpoint_sequence),
             }
         })
         .collect();

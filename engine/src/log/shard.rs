@@ -52,6 +52,8 @@ pub(crate) struct CheckpointState {
     /// Replicas removed since the last checkpoint, and segments that no checkpoint will name any more.
     pub removed: Vec<ReplicaId>,
     pub trash: Vec<Trash>,
+    /// A file that a newer base stands for once the superblock vouches for that.
+    pub replaced: Option<PathBuf>,
 }
 
 /// Files that can go once a checkpoint that doesn't name them is synced.
@@ -77,6 +79,8 @@ pub(crate) struct Inner {
     pub orphans: RefCell<Vec<Orphan>>,
     /// This shard's base of this start is synced.
     pub reported: Cell<bool>,
+    /// The superblock vouches for it.
+    pub vouched: Cell<bool>,
     /// Its older checkpoint files are removed.
     pub tidied: Cell<bool>,
     /// Every shard has come so far; only now tails move.
@@ -333,11 +337,13 @@ impl ShardLog {
                 base_bytes: 0,
                 removed: Vec::new(),
                 trash: Vec::new(),
+                replaced: None,
             }),
             covered: part.covered,
             old_checkpoints: RefCell::new(part.old_checkpoints),
             orphans: RefCell::new(part.orphans),
             reported: Cell::new(false),
+            vouched: Cell::new(false),
             tidied: Cell::new(false),
             settled: Cell::new(false),
             write_queue: RefCell::default(),

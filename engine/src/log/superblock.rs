@@ -43,7 +43,7 @@ pub struct Superblock {
     pub size: u64,
     /// The first block that is still needed (or will be written).
     pub tail: ChainPoint,
-    /// The checkpoint that covers everything before the tail; an older one found at a start is a damaged one.
+    /// The checkpoint that covers everything before the tail. It was synced, so a start that can't read it has damaged files before it.
     pub checkpoint_sequence: u64,
     /// In order; the first one covers `tail`.
     pub epochs: Vec<EpochStart>,
