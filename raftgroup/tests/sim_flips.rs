@@ -335,18 +335,22 @@ struct LiveJournal {
     blocks: BTreeMap<Lsn, LiveBlock>,
 }
 
-fn journal(world: &World, path: &Path) -> Option<LiveJournal> {
-    let node = world.read_file(Path::new("/data/node"))?;
-    let number = path.to_str()?.rsplit('-').next()?.parse().ok()?;
-    let directory_id = node
-        .chunks(4096)
+fn node_copies(node: &[u8]) -> impl Iterator<Item = &[u8]> {
+    node.chunks(4096)
         .filter(|slot| slot.len() > 28 && crc32c(&slot[8..28]) == slot[4..8])
-        .map(|slot| u64::from_le_bytes(slot[12..20].try_into().expect("eight bytes")))
-        .next()?;
-    let seed = Seed {
-        directory_id,
-        journal: number,
-    };
+}
+
+fn seed_of(world: &World, path: &Path) -> Option<Seed> {
+    let node = world.read_file(Path::new("/data/node"))?;
+    let slot = node_copies(&node).next()?;
+    Some(Seed {
+        directory_id: u64::from_le_bytes(slot[12..20].try_into().expect("eight bytes")),
+        journal: path.to_str()?.rsplit('-').next()?.parse().ok()?,
+    })
+}
+
+fn journal(world: &World, path: &Path) -> Option<LiveJournal> {
+    let seed = seed_of(world, path)?;
     let file = world.read_file(path)?;
     let superblock = file
         .chunks(SUPERBLOCK_BYTES)
@@ -568,12 +572,18 @@ impl Driver {
         let first = self.draw.below(2);
         let both = self.draw.below(6) == 0;
         let copies = if both { 2 } else { 1 };
-        // One copy that rots after the other is both.
-        if self
-            .flipped
-            .iter()
-            .any(|(p, bit)| *p == path && bit / 8 < 2 * copy_bytes)
-        {
+        // One that rots where the other was torn by a crash, or rotted before, is both.
+        let sound = match node {
+            true => node_copies(&bytes).count(),
+            false => {
+                let seed = seed_of(&self.world, &path)?;
+                let copies = bytes.chunks(SUPERBLOCK_BYTES).take(2);
+                copies
+                    .filter(|s| Superblock::decode(s, seed).is_ok())
+                    .count()
+            }
+        };
+        if sound < 2 {
             return None;
         }
         for copy in 0..copies {
@@ -733,7 +743,7 @@ fn run_seed(seed: u64) -> (Counts, u64) {
             assert!(!d.must_refuse, "both copies are damaged, and it starts");
             break;
         }
-        if start + 1 < STARTS || start + 1 == STARTS {
+        if start < STARTS {
             d.flips();
         }
     }
