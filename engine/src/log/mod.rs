@@ -4,7 +4,7 @@
 //! entries are written out to segments, and checkpoints let the journal go of its old blocks. Readers take from memory what is there and from segments what isn't.
 //!
 //! Reading order: [`record`] and [`block`] (what a commit looks like), [`journal`] (how commits are made), [`replica`] (a log in memory), [`writeout`], [`segment`]
-//! and [`reader`] (on disk), [`checkpoint`] and [`janitor`] (letting go), [`replay`] and [`recovery`] (coming back), [`shard`] (what the crates above call).
+//! and [`reader`] (on disk), [`checkpoint`] and [`janitor`] (letting go), [`replay`], [`recovered`] and [`recovery`] (coming back), [`shard`] (what the crates above call).
 //!
 //! Bounds are in [`crate::limits`]. All state of a shard is changed by synchronous functions; tasks do the waiting.
 
@@ -26,6 +26,7 @@ mod node_file;
 mod notify;
 mod reader;
 pub mod record;
+mod recovered;
 mod recovery;
 mod replay;
 mod replica;

@@ -369,6 +369,45 @@ mod tests {
     }
 
     #[test]
+    fn an_epoch_that_the_table_of_terms_doesnt_say_is_damage() {
+        let (mut bytes, starts) = log();
+        bytes[starts[4] + 15] ^= 2;
+        let mut walk = Walk::new(Offset(0), 1 << 20, Offset(20));
+        walk.epochs = vec![(Offset(0), LeaderEpoch(1))];
+        walk.take(&bytes.clone().into(), &mut 0, true);
+        assert_eq!(walk.batches.len(), 4);
+        walk.from = Offset(8);
+        walk.batches.clear();
+        walk.expected = None;
+        walk.take(&bytes.into(), &mut 0, true);
+        assert_eq!(walk.damaged, Some((Offset(8), Some(Offset(10)))));
+    }
+
+    #[test]
+    fn what_follows_damage_is_looked_for_behind_the_buffer_too() {
+        let (mut bytes, starts) = log();
+        bytes[starts[4] + 70] ^= 1;
+        let mut walk = Walk::new(Offset(10), 1 << 20, Offset(20));
+        let mut at = 0;
+        // Nothing behind the damaged batch has been read yet.
+        let front = Bytes::copy_from_slice(&bytes[..starts[5] + 10]);
+        let step = walk.take(&front, &mut at, false);
+        assert!(matches!(step, Step::More(n) if n > front.len() - at));
+        let rest = Bytes::copy_from_slice(&bytes[at..]);
+        assert_eq!(walk.take(&rest, &mut 0, true), Step::Done);
+        assert_eq!((walk.batches.len(), walk.damaged), (5, None));
+    }
+
+    #[test]
+    fn a_length_that_no_frame_has_is_damage_and_not_read() {
+        let (mut bytes, starts) = log();
+        bytes[starts[4] + 8] ^= 0x40;
+        let mut walk = Walk::new(Offset(10), 1 << 20, Offset(20));
+        walk.take(&bytes.into(), &mut 0, false);
+        assert_eq!(walk.batches.len(), 5);
+    }
+
+    #[test]
     fn the_first_batch_is_always_whole() {
         let (bytes, _) = log();
         let mut walk = Walk::new(Offset(5), 1, Offset(20));

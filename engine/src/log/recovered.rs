@@ -1,0 +1,261 @@
+//! A replica as a start puts it together: its checkpoint frame, and on top of that what the journals hold, record by record (L1, L4, L13).
+//!
+//! Pure. Lost entries keep their slots without bytes. When all records are in, [`RecoveredReplica::finish`] checks that the entries follow one another.
+//! Called by [`super::recovery`].
+
+use std::collections::VecDeque;
+
+use bytes::Bytes;
+
+use super::checkpoint::ReplicaFrame;
+use super::directory::Run;
+use super::replica::Slot;
+use crate::types::*;
+
+/// A replica put together from its checkpoint frame and the journals.
+pub(crate) struct RecoveredReplica {
+    pub frame: ReplicaFrame,
+    pub slots: VecDeque<Slot>,
+    pub commit: RaftIndex,
+    /// The journal that the slots' lsns belong to.
+    pub journal: u32,
+    /// It isn't known what it lost; the start that lost it.
+    pub suspect: Option<BootEpoch>,
+    /// The term in the checkpoint frame: what was begun to be written out by then isn't of a later one.
+    frame_term: Term,
+}
+
+impl RecoveredReplica {
+    pub fn of_frame(frame: ReplicaFrame, journal: u32) -> RecoveredReplica {
+        RecoveredReplica {
+            commit: frame.written_out.max(frame.hard_state.commit),
+            frame_term: frame.hard_state.term,
+            frame,
+            slots: VecDeque::new(),
+            journal,
+            suspect: None,
+        }
+    }
+
+    pub fn created(
+        id: ReplicaId,
+        group: GroupId,
+        state: Bytes,
+        at: (BootEpoch, Lsn),
+        journal: u32,
+    ) -> RecoveredReplica {
+        let frame = ReplicaFrame {
+            id,
+            group,
+            captured: at,
+            hard_state: HardState::default(),
+            first: RaftIndex(1),
+            log_start: Offset(0),
+            written_out: RaftIndex(0),
+            written_next_offset: Offset(0),
+            write: (0, 0),
+            next_generation: 1,
+            terms: Vec::new(),
+            manifest: Vec::new(),
+            state_at: RaftIndex(0),
+            state,
+        };
+        RecoveredReplica::of_frame(frame, journal)
+    }
+
+    pub fn last(&self) -> RaftIndex {
+        self.slots
+            .back()
+            .map_or(self.frame.written_out, |s| s.header.index)
+    }
+
+    pub fn log_end(&self) -> Offset {
+        self.slots
+            .back()
+            .map_or(self.frame.written_next_offset, |s| s.header.next_offset)
+    }
+
+    fn truncate_from(&mut self, index: RaftIndex) {
+        while self.slots.back().is_some_and(|s| s.header.index >= index) {
+            self.slots.pop_back();
+        }
+    }
+
+    fn slot_mut(&mut self, index: RaftIndex) -> Option<&mut Slot> {
+        let first = self.slots.front()?.header.index;
+        self.slots
+            .get_mut(usize::try_from(index.0.checked_sub(first.0)?).ok()?)
+    }
+
+    /// L1: replaces everything from its index on.
+    pub fn append(&mut self, entry: &Entry, at: (BootEpoch, Lsn)) {
+        if entry.index <= self.frame.written_out {
+            // Written out, so committed as it is there; but what followed it when it was appended is gone.
+            self.slots.clear();
+            return;
+        }
+        self.truncate_from(entry.index);
+        self.fill_hole(entry, at.0);
+        self.slots.push_back(Slot::of(entry, at.1));
+    }
+
+    /// L6: a second copy, which replaces nothing.
+    pub fn carry(&mut self, entry: &Entry, at: (BootEpoch, Lsn)) {
+        if entry.index <= self.frame.written_out {
+            return;
+        }
+        match self.slot_mut(entry.index) {
+            Some(slot) if slot.header.term == entry.term => *slot = Slot::of(entry, at.1),
+            _ => self.append(entry, at),
+        }
+    }
+
+    /// Entries that must have been there and aren't (L13).
+    fn fill_hole(&mut self, next: &Entry, boot_epoch: BootEpoch) {
+        if self.last().next() < next.index {
+            self.suspect = self.suspect.max(Some(boot_epoch));
+            self.lose(
+                self.last().next(),
+                next.index.prev(),
+                next.term,
+                next.base_offset,
+                Lsn(0),
+            );
+        }
+    }
+
+    /// Puts slots without bytes for entries that were durable and are lost; the first of them takes all their offsets.
+    fn lose(
+        &mut self,
+        first: RaftIndex,
+        last: RaftIndex,
+        term: Term,
+        next_offset: Offset,
+        lsn: Lsn,
+    ) {
+        let mut base_offset = self.log_end();
+        for index in first.0..=last.0 {
+            self.slots.push_back(Slot {
+                header: EntryHeader {
+                    index: RaftIndex(index),
+                    term,
+                    kind: EntryKind::Batch,
+                    base_offset,
+                    next_offset: next_offset.max(base_offset),
+                    data_bytes: 0,
+                },
+                lsn,
+                max_timestamp: -1,
+                data: None,
+            });
+            base_offset = next_offset.max(base_offset);
+        }
+    }
+
+    /// The entries of a run that was durable, and the hard state after it. Those that another commit holds too are not lost: an index and a term name one
+    /// entry, wherever it lies (L4).
+    pub fn lose_run(&mut self, run: &Run, at: (BootEpoch, Lsn)) -> u64 {
+        // A frame that was captured later knows a later hard state.
+        if at >= self.frame.captured {
+            self.frame.hard_state = run.hard_state;
+        }
+        self.commit = self.commit.max(run.hard_state.commit);
+        let mut first = run.first.max(self.frame.written_out.next());
+        while first <= run.last
+            && self
+                .slot_mut(first)
+                .is_some_and(|s| s.header.term == run.term)
+        {
+            first = first.next();
+        }
+        if first > run.last {
+            return 0;
+        }
+        self.truncate_from(first);
+        // Entries before the run that are missing too belong to the same damage.
+        let first = self.last().next().min(first);
+        self.lose(first, run.last, run.term, run.next_offset, at.1);
+        run.last.0 + 1 - first.0
+    }
+
+    /// L5: a segment may end in the front of the entry that was to be written next. If that one is lost, or was cut and another has its index, nothing can
+    /// follow there: the segment ends before it, and the next write-out begins another.
+    fn leave_what_was_begun(&mut self) {
+        let (file, entry_end) = self.frame.write;
+        let next = self.frame.written_out.next();
+        let is_here = self.slots.front().is_some_and(|s| {
+            s.header.index == next && s.header.term <= self.frame_term && s.data.is_some()
+        });
+        if file > entry_end
+            && !is_here
+            && let Some(active) = self.frame.manifest.last_mut()
+        {
+            active.sealed = true;
+        }
+    }
+
+    /// Lost entries take the offsets between the sound ones around them: the first in a row takes all of them.
+    fn settle_lost(&mut self) {
+        let mut offset = self.frame.written_next_offset;
+        let mut i = 0;
+        while i < self.slots.len() {
+            if self.slots[i].data.is_some() {
+                offset = self.slots[i].header.next_offset;
+                i += 1;
+                continue;
+            }
+            let lost = self.slots.iter().skip(i).take_while(|s| s.data.is_none());
+            let next = i + lost.count();
+            let end = match self.slots.get(next) {
+                Some(sound) => sound.header.base_offset,
+                None => self.slots[next - 1].header.next_offset,
+            };
+            for s in self.slots.range_mut(i..next) {
+                s.header.base_offset = offset;
+                s.header.next_offset = end.max(offset);
+                offset = s.header.next_offset;
+            }
+            i = next;
+        }
+    }
+
+    /// L1 and L13: commit is within the log, and at least what was written out. `false` when entries contradict one another, which no crash leaves.
+    pub fn finish(&mut self, now: BootEpoch) -> bool {
+        self.settle_lost();
+        self.leave_what_was_begun();
+        if let Some(lost_in) = self.suspect {
+            // L4: a term that was voted in may be lost; a sole voter goes on above all that can have been. Each start holds one election.
+            let found = self.slots.back().map_or(Term(0), |s| s.header.term);
+            let above = found.max(self.frame.hard_state.term).0 + (now.0 - lost_in.0) + 1;
+            self.frame.hard_state.term = Term(above);
+            self.frame.hard_state.vote = 0;
+        }
+        self.commit = self.commit.clamp(self.frame.written_out, self.last());
+        self.frame.hard_state.commit = self.commit;
+        let before = self
+            .frame
+            .terms
+            .iter()
+            .rfind(|row| row.first <= self.frame.written_out);
+        let mut term = before.map_or(Term(0), |row| row.term);
+        let (mut index, mut offset) = (self.frame.written_out, self.frame.written_next_offset);
+        self.slots.iter().all(|s| {
+            let h = &s.header;
+            let follows = h.term >= term
+                && h.index == index.next()
+                && h.base_offset == offset
+                && h.next_offset >= offset;
+            (term, index, offset) = (h.term, h.index, h.next_offset);
+            follows
+        })
+    }
+    /// From here on the lsns are another journal's: what is in memory so far belongs to no block of it.
+    pub fn moved_to(&mut self, journal: u32) {
+        if self.journal != journal {
+            self.journal = journal;
+            for s in &mut self.slots {
+                s.lsn = Lsn(0);
+            }
+        }
+    }
+}
