@@ -259,3 +259,122 @@ impl RecoveredReplica {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::log::replica::tests::{batch_entry, replica};
+
+    fn recovered() -> RecoveredReplica {
+        let r = replica();
+        RecoveredReplica::created(r.id, r.group, Bytes::new(), at(1), 0)
+    }
+
+    fn at(lsn: u64) -> (BootEpoch, Lsn) {
+        (BootEpoch(1), Lsn(lsn))
+    }
+
+    fn run(term: u64, first: u64, last: u64, next_offset: i64) -> Run {
+        Run {
+            replica: ReplicaId(1),
+            term: Term(term),
+            first: RaftIndex(first),
+            last: RaftIndex(last),
+            next_offset: Offset(next_offset),
+            hard_state: HardState {
+                term: Term(term),
+                vote: 1,
+                commit: RaftIndex(last),
+            },
+        }
+    }
+
+    fn places(r: &RecoveredReplica) -> Vec<(u64, i64, i64, bool)> {
+        let of = |s: &Slot| {
+            let h = &s.header;
+            let (base, next) = (h.base_offset.0, h.next_offset.0);
+            (h.index.0, base, next, s.data.is_some())
+        };
+        r.slots.iter().map(of).collect()
+    }
+
+    #[test]
+    fn what_a_lost_commit_repeated_is_not_lost() {
+        let mut r = recovered();
+        r.append(&batch_entry(1, 1, 0, 2), at(1));
+        r.append(&batch_entry(2, 1, 2, 2), at(1));
+        assert_eq!(r.lose_run(&run(1, 1, 3, 5), at(2)), 1);
+        assert!(r.finish(BootEpoch(2)));
+        assert_eq!(
+            places(&r),
+            vec![(1, 0, 2, true), (2, 2, 4, true), (3, 4, 5, false)]
+        );
+    }
+
+    #[test]
+    fn lost_entries_take_the_offsets_between_sound_ones() {
+        let mut r = recovered();
+        assert_eq!(r.lose_run(&run(1, 1, 4, 8), at(2)), 4);
+        // A copy of the third comes later in the journal.
+        r.carry(&batch_entry(3, 1, 4, 2), at(3));
+        assert!(r.finish(BootEpoch(2)));
+        assert_eq!(
+            places(&r),
+            vec![
+                (1, 0, 4, false),
+                (2, 4, 4, false),
+                (3, 4, 6, true),
+                (4, 6, 8, false)
+            ]
+        );
+    }
+
+    #[test]
+    fn a_frame_captured_later_knows_the_hard_state() {
+        let mut r = recovered();
+        r.frame.captured = at(9);
+        r.frame.hard_state.term = Term(5);
+        r.lose_run(&run(1, 1, 0, 0), at(2));
+        assert_eq!(r.frame.hard_state.term, Term(5));
+        r.lose_run(&run(6, 1, 0, 0), at(9));
+        assert_eq!(r.frame.hard_state.term, Term(6));
+    }
+
+    #[test]
+    fn a_suspect_goes_on_above_every_term_that_can_have_been() {
+        let mut r = recovered();
+        r.append(&batch_entry(1, 3, 0, 2), at(1));
+        r.append(&batch_entry(4, 4, 9, 2), (BootEpoch(2), Lsn(3)));
+        assert!(r.finish(BootEpoch(5)));
+        // Lost in start 2, found 4, and starts 3, 4 and 5 may each have held an election.
+        assert_eq!(r.frame.hard_state.term, Term(4 + 3 + 1));
+        assert_eq!(r.frame.hard_state.vote, 0);
+    }
+
+    #[test]
+    fn a_segment_ends_before_what_was_begun_and_is_lost() {
+        let sealed = |term: u64| {
+            let mut r = recovered();
+            r.frame.write = (8192, 5000);
+            r.frame_term = Term(2);
+            r.frame.manifest.push(crate::log::segment::SegmentMeta {
+                base_offset: Offset(0),
+                base_index: RaftIndex(1),
+                generation: 1,
+                end: 5000,
+                last_index: RaftIndex(0),
+                next_offset: Offset(0),
+                max_timestamp: -1,
+                created_ms: 0,
+                sealed: false,
+                rows: vec![],
+            });
+            r.append(&batch_entry(1, term, 0, 2), at(1));
+            assert!(r.finish(BootEpoch(2)));
+            r.frame.manifest[0].sealed
+        };
+        assert!(!sealed(2));
+        // Another entry under its index: of a later term.
+        assert!(sealed(3));
+    }
+}
