@@ -134,6 +134,9 @@ impl Files {
     }
 }
 
+/// Files that are being removed; a start removes what is left of them.
+pub(crate) const TRASH_PREFIX: &str = "trash-";
+
 pub(crate) fn partitions_dir(data_dir: &Path) -> PathBuf {
     data_dir.join("partitions")
 }

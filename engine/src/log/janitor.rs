@@ -185,11 +185,19 @@ impl Janitor {
             .zero_fill(size, next)
             .await
             .map_err(io_error("cannot extend", path))?;
-        let superblock = self.inner.journal.borrow().superblock_with_size(next);
+        let superblock = {
+            let mut j = self.inner.journal.borrow_mut();
+            let superblock = j.superblock_with_size(next);
+            j.set_growing(superblock.is_some());
+            superblock
+        };
         // It may have wrapped meanwhile: then the zeros wait for the next time.
         if let Some(s) = superblock {
             self.inner.write_superblock(&s).await?;
-            self.inner.journal.borrow_mut().adopt(s);
+            let mut j = self.inner.journal.borrow_mut();
+            j.adopt(s);
+            j.set_growing(false);
+            drop(j);
             self.inner.metrics.journal_size_bytes.set(next);
             self.inner.submit(false);
         }
@@ -396,8 +404,16 @@ impl Janitor {
         let mut out = BytesMut::new();
         let mut at = start;
         // In a base too: an older file may still speak of them.
-        let removed = std::mem::take(&mut inner.checkpoint.borrow_mut().removed);
-        for id in removed {
+        let durable = inner.journal.borrow().durable_lsn();
+        let (removed, later): (Vec<_>, Vec<_>) = {
+            let mut c = inner.checkpoint.borrow_mut();
+            std::mem::take(&mut c.removed)
+                .into_iter()
+                .partition(|(_, lsn)| *lsn <= durable)
+        };
+        // A removal that isn't durable could come back; it waits for the next checkpoint, and its record with it.
+        inner.checkpoint.borrow_mut().removed.extend(later);
+        for (id, _) in removed {
             checkpoint::put_removed(&mut out, owner, generation, id);
         }
         let ids: Vec<ReplicaId> = inner.replicas.borrow().keys().copied().collect();
@@ -476,6 +492,15 @@ impl Janitor {
                 let first = r.bytes_from().into_iter().chain(r.dirty_since).min();
                 needed = needed.min(first.unwrap_or(needed));
             }
+            // What was removed while the checkpoint was made is said by the next one; until then the record is all there is.
+            let unsaid = inner
+                .checkpoint
+                .borrow()
+                .removed
+                .iter()
+                .map(|(_, lsn)| *lsn)
+                .min();
+            needed = needed.min(unsaid.unwrap_or(needed));
             needed
         };
         // Lsn 0 stands for what other journals hold: this shard's base stands alone when none is left.
@@ -660,7 +685,7 @@ async fn write_some(
     Ok(at)
 }
 
-/// A big file is never unlinked at once.
+/// A big file is never unlinked at once. First it gets a name that nobody reads: a file that is half gone must not be taken for a whole one.
 async fn shrink_and_remove(path: &std::path::Path) -> Result<(), LogError> {
     if !rt::fs::exists(path)
         .await
@@ -668,23 +693,37 @@ async fn shrink_and_remove(path: &std::path::Path) -> Result<(), LogError> {
     {
         return Ok(());
     }
+    let directory = path.parent().expect("a file lies in a directory");
+    let trash = directory.join(format!(
+        "{}{:016x}",
+        super::files::TRASH_PREFIX,
+        rt::random_u64()
+    ));
+    rt::fs::rename(path, &trash)
+        .await
+        .map_err(io_error("cannot rename", path))?;
+    rt::fs::sync_dir(directory)
+        .await
+        .map_err(io_error("cannot sync", directory))?;
     let options = OpenOptions {
         write: true,
         ..OpenOptions::default()
     };
-    let file = File::open(path, options)
+    let file = File::open(&trash, options)
         .await
-        .map_err(io_error("cannot open", path))?;
-    let mut length = file.len().await.map_err(io_error("cannot stat", path))?;
+        .map_err(io_error("cannot open", &trash))?;
+    let mut length = file.len().await.map_err(io_error("cannot stat", &trash))?;
     while length > SHRINK_BYTES {
         length -= SHRINK_BYTES;
         file.set_len(length)
             .await
-            .map_err(io_error("cannot shrink", path))?;
+            .map_err(io_error("cannot shrink", &trash))?;
         rt::sleep(SHRINK_PAUSE).await;
     }
-    file.close().await.map_err(io_error("cannot close", path))?;
-    rt::fs::remove_file(path)
+    file.close()
         .await
-        .map_err(io_error("cannot remove", path))
+        .map_err(io_error("cannot close", &trash))?;
+    rt::fs::remove_file(&trash)
+        .await
+        .map_err(io_error("cannot remove", &trash))
 }

@@ -22,6 +22,9 @@ use crate::limits::{BLOCK_BYTES, COMMIT_BYTES, COMMITS_IN_FLIGHT};
 use crate::rt::AlignedBuf;
 use crate::types::*;
 
+/// Runs that a commit's directory names at most (about 30 bytes each; a created replica counts as two).
+const DIRECTORY_RUNS: usize = 8192;
+
 /// Records that will go into one block.
 struct Commit {
     lsn: Lsn,
@@ -75,6 +78,8 @@ pub(crate) struct Journal {
     /// The last submitted block held records, and no later block vouches for it yet (L4).
     unvouched: bool,
     failed: bool,
+    /// The ring is about to become longer: it must not wrap meanwhile (L3).
+    growing: bool,
 }
 
 impl Journal {
@@ -115,6 +120,7 @@ impl Journal {
             live,
             unvouched: false,
             failed: false,
+            growing: false,
         }
     }
 
@@ -187,7 +193,9 @@ impl Journal {
     fn room_for(&mut self, record_bytes: usize) {
         // In a small ring a commit is a small part of it: else what wraps would leave no room.
         let limit = COMMIT_BYTES.min(self.capacity_bytes() as usize / 8);
-        if self.open.records.len() + record_bytes > limit {
+        let directory = &self.open.directory;
+        let named = directory.runs.len() + 2 * directory.created.len() + directory.removed.len();
+        if self.open.records.len() + record_bytes > limit || named >= DIRECTORY_RUNS {
             self.seal_open();
         }
     }
@@ -286,7 +294,8 @@ impl Journal {
     /// The next block for the disk, if something waits, there is room in flight and in the ring. With `voucher` an empty commit is made
     /// when nothing waits.
     pub fn submit(&mut self, voucher: bool) -> Option<Submission> {
-        if self.failed || self.not_completed >= COMMITS_IN_FLIGHT {
+        // Counted up to the durable one, not only what hasn't completed: L4 relies on how far apart a commit and the first that vouches for it can lie.
+        if self.failed || self.in_flight.len() >= COMMITS_IN_FLIGHT {
             return None;
         }
         let empty = self.closed.is_empty() && self.open.records.is_empty();
@@ -296,6 +305,10 @@ impl Journal {
         let waiting = self.closed.front().unwrap_or(&self.open);
         let used = HEADER_BYTES + self.previous_directory.len() + waiting.records.len();
         let block_bytes = block::block_bytes(used);
+        assert!(
+            block_bytes <= block::MAX_BLOCK_BYTES,
+            "a start reads no larger block"
+        );
         let (position, lap) = self.place(block_bytes as u64, waiting.bulk)?;
 
         let commit = self.closed.pop_front().unwrap_or_else(|| {
@@ -364,6 +377,9 @@ impl Journal {
         if head.position + bytes <= size {
             return Some((head.position, head.lap));
         }
+        if self.growing {
+            return None;
+        }
         (DATA_START + bytes < tail.position).then_some((DATA_START, head.lap.wrapping_add(1)))
     }
 
@@ -417,9 +433,18 @@ impl Journal {
         Some(next)
     }
 
+    /// L3: the ring grows only while its live part hasn't wrapped.
+    pub fn can_grow(&self) -> bool {
+        self.head.lap == self.superblock.tail.lap
+    }
+
+    pub fn set_growing(&mut self, growing: bool) {
+        self.growing = growing;
+    }
+
     /// The superblock that gives the ring `size` bytes, which must be zeros on disk already. Only while the live part hasn't wrapped (L3).
     pub fn superblock_with_size(&self, size: u64) -> Option<Superblock> {
-        if self.head.lap != self.superblock.tail.lap || size <= self.superblock.size {
+        if !self.can_grow() || size <= self.superblock.size {
             return None;
         }
         let mut next = self.superblock.clone();

@@ -4,7 +4,7 @@
 //! replica sees its records by (boot epoch, lsn). A replica begins from its newest checkpoint frame. Journals and checkpoints of shards that no longer exist
 //! are read like the others, and removed once synced checkpoints of this start cover every replica ([`Covered`]).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -14,14 +14,14 @@ use bytes::Bytes;
 use super::block::Seed;
 use super::checkpoint::{self, Loaded, Owner};
 use super::directory::{Directory, Run};
-use super::files::{io_error, partitions_dir, read_whole_synced};
+use super::files::{TRASH_PREFIX, io_error, partitions_dir, read_whole_synced};
 use super::node_file::{self, NodeFile};
 use super::record::{self, Record};
 use super::recovered::RecoveredReplica;
 use super::replay::{JournalScan, Step};
 use super::superblock::{ChainPoint, Superblock};
 use super::{LogError, StoreConfig};
-use crate::rt;
+use crate::rt::{self, File, OpenOptions};
 use crate::types::*;
 
 /// How far the shards have come in making what earlier starts left unneeded. Nothing of it goes before all of them have done the step before.
@@ -344,6 +344,33 @@ async fn load_checkpoints(
     Ok(loaded)
 }
 
+async fn is_empty(path: &Path) -> Result<bool, LogError> {
+    let file = File::open(path, OpenOptions::default())
+        .await
+        .map_err(io_error("cannot open", path))?;
+    let empty = file
+        .is_empty()
+        .await
+        .map_err(io_error("cannot stat", path))?;
+    file.close().await.map_err(io_error("cannot close", path))?;
+    Ok(empty)
+}
+
+/// What a start before was removing.
+async fn remove_trash(dir: &Path) -> Result<(), LogError> {
+    for name in list(dir)
+        .await?
+        .iter()
+        .filter(|n| n.starts_with(TRASH_PREFIX))
+    {
+        let path = dir.join(name);
+        rt::fs::remove_file(&path)
+            .await
+            .map_err(io_error("cannot remove", &path))?;
+    }
+    Ok(())
+}
+
 /// Creates a directory so that a power cut can't take its name back. The parent is synced also when the directory was there: an earlier start may have
 /// ended between the two.
 async fn create_durably(dir: &Path) -> Result<(), LogError> {
@@ -383,6 +410,9 @@ pub async fn recover(cfg: &StoreConfig) -> Result<Recovery, LogError> {
     let node = node_file::raise_boot_epoch(&cfg.data_dir).await?;
     create_durably(cfg.journal_dir()).await?;
     create_durably(&partitions_dir(&cfg.data_dir)).await?;
+    for dir in [cfg.data_dir.as_path(), cfg.journal_dir()] {
+        remove_trash(dir).await?;
+    }
     let mut assembly = Assembly {
         replicas: BTreeMap::new(),
         report: RecoveryReport::default(),
@@ -392,6 +422,7 @@ pub async fn recover(cfg: &StoreConfig) -> Result<Recovery, LogError> {
     let names = list(&cfg.data_dir).await?;
     let checkpoint_numbers = numbered(&names, "checkpoint-");
     let journal_numbers = numbered(&list(cfg.journal_dir()).await?, "journal-");
+    let mut holds_replicas = BTreeSet::new();
     let mut checkpoints: BTreeMap<u32, (u64, u64)> = BTreeMap::new();
     let mut readable: BTreeMap<u32, Vec<u64>> = BTreeMap::new();
     for &number in &checkpoint_numbers {
@@ -406,6 +437,9 @@ pub async fn recover(cfg: &StoreConfig) -> Result<Recovery, LogError> {
             .unwrap_or(l.generation);
         checkpoints.insert(number, (generation, l.sequence));
         readable.insert(number, l.sequences);
+        if !l.replicas.is_empty() {
+            holds_replicas.insert(number);
+        }
         for f in l.replicas.into_values() {
             // Of two shards' frames the newer counts: a replica may have changed shards.
             let newer = assembly
@@ -420,6 +454,19 @@ pub async fn recover(cfg: &StoreConfig) -> Result<Recovery, LogError> {
         }
     }
 
+    // Acknowledged batches may lie in the journal only: without it nothing may go on as if they had never been.
+    for &number in checkpoint_numbers
+        .iter()
+        .filter(|n| holds_replicas.contains(n))
+    {
+        let path = journal_path(cfg, number);
+        if !journal_numbers.contains(&number) || is_empty(&path).await? {
+            let why = format!(
+                "the journal of shard {number} is missing or empty, but its checkpoints are here; put the file back, or set journal-dir to where the journals are"
+            );
+            return Err(LogError::Format { path, why });
+        }
+    }
     let mut scans = Vec::new();
     for &number in &journal_numbers {
         let seed = Seed {

@@ -275,6 +275,14 @@ impl ReplicaState {
     /// Drops the segments that lie wholly below the log's start and are no longer written to.
     pub fn trim_segments(&mut self) -> Vec<Rc<Segment>> {
         let start = self.log_start;
+        // Nothing of the segment being written is left either: the next batch begins another.
+        let last_gone = self
+            .segments
+            .last()
+            .is_some_and(|s| s.meta.borrow().next_offset <= start);
+        if last_gone {
+            self.seal_active();
+        }
         let keep = self
             .segments
             .iter()

@@ -51,7 +51,7 @@ pub(crate) struct CheckpointState {
     pub file_bytes: u64,
     pub base_bytes: u64,
     /// Replicas removed since the last checkpoint, and segments that no checkpoint will name any more.
-    pub removed: Vec<ReplicaId>,
+    pub removed: Vec<(ReplicaId, Lsn)>,
     pub trash: Vec<Trash>,
     /// A file that a newer base stands for once the superblock vouches for that.
     pub replaced: Option<PathBuf>,
@@ -277,6 +277,16 @@ impl ShardLog {
         metrics: Rc<ShardMetrics>,
     ) -> Result<(ShardLog, Vec<Restored>), LogError> {
         let path = journal_path(&cfg, u32::from(shard.0));
+        let never_used = part.journal.is_none()
+            && rt::fs::exists(&path)
+                .await
+                .map_err(io_error("cannot look for", &path))?;
+        if never_used {
+            // Its making was cut short: nothing says how far it is zeros, or that its name is durable.
+            rt::fs::remove_file(&path)
+                .await
+                .map_err(io_error("cannot remove", &path))?;
+        }
         let file = JournalFile::open(&path, JOURNAL_START_BYTES.min(max_journal_bytes(&cfg)))
             .await
             .map_err(io_error("cannot open", &path))?;
@@ -409,7 +419,7 @@ impl ShardLog {
         let mut r = r.borrow_mut();
         r.removed = true;
         let mut checkpoint = self.0.checkpoint.borrow_mut();
-        checkpoint.removed.push(id);
+        checkpoint.removed.push((id, lsn));
         let segments = std::mem::take(&mut r.segments);
         checkpoint
             .trash
@@ -455,7 +465,13 @@ impl ShardLog {
     pub fn pressure(&self) -> f32 {
         let journal = self.0.journal.borrow();
         let taken = journal.live_bytes() + journal.waiting_bytes() as u64;
-        taken as f32 / self.0.max_journal_bytes() as f32
+        // What it may still grow by counts only while it can grow.
+        let room = if journal.can_grow() {
+            self.0.max_journal_bytes()
+        } else {
+            journal.capacity_bytes()
+        };
+        taken as f32 / room as f32
     }
 
     /// Memory that batches take, in bytes, about: the tails that aren't written out, and the batch cache. Looks at every replica.
@@ -473,7 +489,7 @@ impl ShardLog {
     /// Bytes of the largest entry that the journal takes. Larger ones must be refused before they are appended.
     pub fn max_entry_bytes(&self) -> usize {
         let capacity = self.0.journal.borrow().capacity_bytes() as usize;
-        (capacity / 4).min(block::MAX_BLOCK_BYTES / 4 * 3)
+        (capacity / 4).min(block::MAX_BLOCK_BYTES / 8 * 5)
     }
 
     /// Makes a last checkpoint and stops the background work: the clean end of a run. Nothing may be appended any more.
