@@ -54,7 +54,6 @@ pub struct TopicConfig {
     pub retention_ms: i64,
     pub segment_bytes: i32,
     pub segment_ms: i64,
-    pub write_caching: bool,
 }
 
 impl Default for TopicConfig {
@@ -107,7 +106,6 @@ impl TopicConfig {
             retention_ms: long("retention.ms"),
             segment_bytes: int("segment.bytes"),
             segment_ms: long("segment.ms"),
-            write_caching: value("write.caching") == Value::Boolean(true),
         }
     }
 

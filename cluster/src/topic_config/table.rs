@@ -60,9 +60,8 @@ const fn from(low: i64) -> Valid {
 
 const NOT_COMPACTED: Effect = Refused("Tailrace doesn't compact topics yet");
 const NOT_TIERED: Effect = Refused("Tailrace doesn't tier topics to remote storage yet");
-const ALWAYS_SYNCED: Effect = Refused(
-    "Tailrace syncs every acknowledged batch, so there is nothing to set; see write.caching",
-);
+const ALWAYS_SYNCED: Effect =
+    Refused("Tailrace syncs every acknowledged batch, so there is nothing to set");
 const OWN_STORE: Effect = Refused("Tailrace's storage has no such setting");
 const NOT_THROTTLED: Effect = Refused("Tailrace doesn't throttle replication yet");
 
@@ -142,7 +141,8 @@ table! {
     "unclean.leader.election.enable" Boolean "false" Any, Some("unclean.leader.election.enable"),
         Refused("Tailrace never elects a leader that lacks acknowledged records"),
         "Whether a replica that lacks acknowledged records may lead.";
-    "write.caching" Boolean "false" Any, None, Works,
+    "write.caching" Boolean "false" Any, None,
+        Refused("Tailrace answers acks=all only when the batch is synced; earlier answers are planned"),
         "Tailrace's own: whether acks=all answers when a quorum has the batch in memory, before it is synced.";
 }
 

@@ -24,7 +24,6 @@ fn defaults_are_kafkas() {
     assert_eq!(config.compression_type, CompressionType::Producer);
     assert_eq!(config.message_timestamp_type, TimestampType::CreateTime);
     assert!(config.cleanup_delete);
-    assert!(!config.write_caching);
 }
 
 #[test]
@@ -33,7 +32,6 @@ fn settings_take_effect() {
         ("retention.ms", Some(" 1000 ")),
         ("compression.type", Some("zstd")),
         ("message.timestamp.type", Some("LogAppendTime")),
-        ("write.caching", Some("TRUE")),
         ("cleanup.policy", Some("")),
     ])
     .unwrap();
@@ -41,10 +39,8 @@ fn settings_take_effect() {
     assert_eq!(config.retention_ms, 1000);
     assert_eq!(config.compression_type, CompressionType::Zstd);
     assert_eq!(config.message_timestamp_type, TimestampType::LogAppendTime);
-    assert!(config.write_caching);
     assert!(!config.cleanup_delete);
     assert_eq!(own["retention.ms"], "1000", "stored in canonical form");
-    assert_eq!(own["write.caching"], "true");
 }
 
 #[test]
@@ -80,7 +76,7 @@ fn bad_values_and_names_are_refused() {
         ("cleanup.policy", "delete,compact"),
         ("cleanup.policy", "delete,delete"),
         ("cleanup.policy", "shred"),
-        ("write.caching", "yes"),
+        ("write.caching", "true"),
         ("min.insync.replicas", "0"),
         ("message.format.version", "2.0"),
         ("", "x"),

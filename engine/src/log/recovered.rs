@@ -21,6 +21,8 @@ pub(crate) struct RecoveredReplica {
     pub journal: u32,
     /// It isn't known what it lost; the start that lost it.
     pub suspect: Option<BootEpoch>,
+    /// Entries were missing when a later one was found.
+    hole: Option<BootEpoch>,
     /// The term in the checkpoint frame: what was begun to be written out by then isn't of a later one.
     frame_term: Term,
 }
@@ -34,6 +36,7 @@ impl RecoveredReplica {
             slots: VecDeque::new(),
             journal,
             suspect: None,
+            hole: None,
         }
     }
 
@@ -110,10 +113,11 @@ impl RecoveredReplica {
         }
     }
 
-    /// Entries that must have been there and aren't (L13).
+    /// Entries that must have been there and aren't (L13). Copies that were carried later may still fill the hole: the tail is free to lie between the first
+    /// copies of a replica's entries.
     fn fill_hole(&mut self, next: &Entry, boot_epoch: BootEpoch) {
         if self.last().next() < next.index {
-            self.suspect = self.suspect.max(Some(boot_epoch));
+            self.hole = self.hole.max(Some(boot_epoch));
             self.lose(
                 self.last().next(),
                 next.index.prev(),
@@ -223,6 +227,10 @@ impl RecoveredReplica {
     pub fn finish(&mut self, now: BootEpoch) -> bool {
         self.settle_lost();
         self.leave_what_was_begun();
+        if self.hole.is_some() && self.slots.iter().any(|s| s.data.is_none()) {
+            tracing::error!(group = %self.frame.group, replica = %self.frame.id, "entries are missing from the journals");
+            self.suspect = self.suspect.max(self.hole);
+        }
         if let Some(lost_in) = self.suspect {
             // L4: a term that was voted in may be lost; a sole voter goes on above all that can have been. Each start holds one election.
             let found = self.slots.back().map_or(Term(0), |s| s.header.term);
@@ -249,6 +257,7 @@ impl RecoveredReplica {
             follows
         })
     }
+
     /// From here on the lsns are another journal's: what is in memory so far belongs to no block of it.
     pub fn moved_to(&mut self, journal: u32) {
         if self.journal != journal {

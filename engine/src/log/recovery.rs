@@ -536,6 +536,17 @@ pub async fn recover(cfg: &StoreConfig) -> Result<Recovery, LogError> {
         })
         .collect();
     for mut r in assembly.replicas.into_values() {
+        let state_at = r.frame.state_at;
+        if r.frame.group == GroupId::METADATA && state_at > r.last() {
+            let why = format!(
+                "the metadata's log ends at {} and its state is of {state_at}: a journal was lost or put back from before; restore the one that belongs here",
+                r.last()
+            );
+            return Err(LogError::Format {
+                path: cfg.journal_dir().to_owned(),
+                why,
+            });
+        }
         if !r.finish(node.boot_epoch) {
             let why = format!(
                 "the entries of replica {} ({}) contradict one another; restore the journals from a backup",

@@ -128,6 +128,17 @@ impl JournalScan {
                 why,
             });
         };
+        let length = file.len().await.map_err(io_error("cannot stat", path))?;
+        if length < superblock.size {
+            let why = format!(
+                "{length} bytes are left of {}: it was cut; restore this journal from a backup",
+                superblock.size
+            );
+            return Err(LogError::Format {
+                path: path.to_owned(),
+                why,
+            });
+        }
         if superblock.epochs.len() >= MAX_EPOCHS {
             let why = format!(
                 "{MAX_EPOCHS} starts in a row ended before their first checkpoint; let one run for a minute"
