@@ -40,9 +40,13 @@ fn main() -> ExitCode {
         None => serve(&cli.settings),
         Some(Command::Serve(args)) => serve(&args),
         Some(Command::Config(args)) => {
+            end_with_the_reader();
             resolve(&args).map(|(settings, _)| print!("{}", settings.show()))
         }
-        Some(Command::Topic(command)) => client::topics::run(command),
+        Some(Command::Topic(command)) => {
+            end_with_the_reader();
+            client::topics::run(command)
+        }
         Some(Command::Produce(args)) => client::produce::run(args),
         Some(Command::Consume(args)) => client::consume::run(args),
     };
@@ -53,6 +57,12 @@ fn main() -> ExitCode {
             ExitCode::from(fatal.exit as u8)
         }
     }
+}
+
+/// What only prints ends quietly when nobody reads it any more (`tailrace topic list | head -1`).
+fn end_with_the_reader() {
+    // SAFETY: called before any thread is started; the default action is the system's own.
+    unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
 }
 
 /// The settings of this call, and variables that look like settings but aren't.

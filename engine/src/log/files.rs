@@ -3,7 +3,7 @@
 //! At most [`OPEN_FILES`] segments are open; the one opened longest ago is closed first.
 
 use std::cell::RefCell;
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::path::{Path, PathBuf};
 use std::rc::{Rc, Weak};
 
@@ -16,9 +16,14 @@ use crate::metrics::ShardMetrics;
 use crate::rt::{self, AlignedBuf, File, OpenOptions};
 use crate::types::*;
 
+/// Damaged ranges that a shard remembers to have told.
+const RANGES_TOLD: usize = 10_000;
+
 pub(crate) struct Files {
     pub data_dir: PathBuf,
     pub metrics: Rc<ShardMetrics>,
+    /// Damaged ranges that were told.
+    told: RefCell<BTreeSet<(GroupId, Offset)>>,
     open: RefCell<VecDeque<(Weak<Segment>, Rc<File>)>>,
 }
 
@@ -38,6 +43,7 @@ impl Files {
         Rc::new(Files {
             data_dir,
             metrics,
+            told: RefCell::default(),
             open: RefCell::default(),
         })
     }
@@ -128,7 +134,12 @@ impl Files {
         Ok(())
     }
 
+    /// Told once for each range: readers come back.
     pub fn damage_found(&self, group: GroupId, path: &Path, from: Offset, to: Offset) {
+        let mut told = self.told.borrow_mut();
+        if told.len() >= RANGES_TOLD || !told.insert((group, from)) {
+            return;
+        }
         self.metrics.damaged_ranges.increment();
         tracing::error!(%group, %from, %to, path = %path.display(), "these offsets are damaged on disk and can't be served");
     }

@@ -4,7 +4,7 @@
 //! entries are written out to segments, and checkpoints let the journal go of its old blocks. Readers take from memory what is there and from segments what isn't.
 //!
 //! Reading order: [`record`] and [`block`] (what a commit looks like), [`journal`] (how commits are made), [`replica`] (a log in memory), [`writeout`], [`segment`]
-//! and [`reader`] (on disk), [`checkpoint`] and [`janitor`] (letting go), [`replay`], [`recovered`] and [`recovery`] (coming back), [`shard`] (what the crates above call).
+//! and [`reader`] (on disk), [`checkpoint`] and [`janitor`] (letting go), [`replay`], [`recovered`] and [`recovery`] (coming back), [`shard`] and [`handle`] (what the crates above call).
 //!
 //! Bounds are in [`crate::limits`]. All state of a shard is changed by synchronous functions; tasks do the waiting.
 
@@ -20,6 +20,7 @@ mod checkpoint;
 pub mod directory;
 mod files;
 mod frame;
+mod handle;
 mod janitor;
 mod journal;
 mod node_file;
@@ -37,9 +38,10 @@ mod terms;
 mod wire;
 mod writeout;
 
+pub use handle::ReplicaLog;
 pub use reader::PendingRead;
 pub use recovery::{RecoveredShard, Recovery, RecoveryReport, recover};
-pub use shard::{ReplicaLog, Restored, ShardLog};
+pub use shard::{Restored, ShardLog};
 
 /// What can go wrong with the log.
 #[derive(Debug, Error)]

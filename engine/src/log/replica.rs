@@ -98,6 +98,8 @@ pub(crate) struct ReplicaState {
     pub frame_dirty: bool,
     pub run: RunSlot,
     pub removed: bool,
+    /// A plan's bytes are on their way to the last segment.
+    pub writing: bool,
     /// In the shard's write queue.
     pub queued: bool,
     pub policy: LogPolicy,
@@ -127,6 +129,7 @@ impl ReplicaState {
             frame_dirty: true,
             run: RunSlot::default(),
             removed: false,
+            writing: false,
             queued: false,
             policy: LogPolicy::default(),
         }
@@ -275,11 +278,12 @@ impl ReplicaState {
     /// Drops the segments that lie wholly below the log's start and are no longer written to.
     pub fn trim_segments(&mut self) -> Vec<Rc<Segment>> {
         let start = self.log_start;
-        // Nothing of the segment being written is left either: the next batch begins another.
-        let last_gone = self
-            .segments
-            .last()
-            .is_some_and(|s| s.meta.borrow().next_offset <= start);
+        // Nothing of the segment being written is left either: the next batch begins another. Not while a write is under way: what it brings lies above the start.
+        let last_gone = !self.writing
+            && self
+                .segments
+                .last()
+                .is_some_and(|s| s.meta.borrow().next_offset <= start);
         if last_gone {
             self.seal_active();
         }

@@ -112,7 +112,8 @@ impl ReplicaState {
             end = at + pad.len() as u64;
             frames.push_back(pad);
         }
-        (end > self.write.file).then(|| WritePlan {
+        self.writing = end > self.write.file;
+        self.writing.then(|| WritePlan {
             segment,
             position: self.write.file,
             bytes: end - self.write.file,
@@ -154,6 +155,7 @@ impl ReplicaState {
 
     /// The plan's bytes are in the file (not yet synced). Returns, for the cache, the last entry and the bytes charged for what was written.
     pub fn finish_write(&mut self, plan: &WritePlan) -> (RaftIndex, u64) {
+        self.writing = false;
         let file_end = plan.position + plan.bytes;
         let mut charged = 0;
         for e in &plan.entries {
