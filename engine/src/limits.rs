@@ -14,13 +14,11 @@ pub const JOURNAL_MIN_BYTES: u64 = 512 << 10;
 pub const JOURNAL_MAX_BYTES: u64 = 512 << 20;
 /// Quiet time after which an empty commit vouches for the last one, in milliseconds (L4).
 pub const JOURNAL_IDLE_MS: u64 = 10;
-/// Batches below this many bytes are copied into the journal; larger ones become extents (L7).
-pub const EXTENT_BYTES: usize = 256 << 10;
 /// Largest write of the background to a segment, in bytes.
 pub const WRITE_OUT_BYTES: usize = 128 << 10;
 /// Distance between two rows of a segment's sparse index, in bytes of the segment.
 pub const INDEX_INTERVAL_BYTES: u64 = 64 << 10;
-/// Smallest and largest read of a replaying reader, in bytes.
+/// Smallest and largest first read of a segment for a fetch, in bytes.
 pub const READ_AHEAD_MIN_BYTES: usize = 64 << 10;
 pub const READ_AHEAD_MAX_BYTES: usize = 1 << 20;
 /// Operations on files that a shard has with the kernel at one time, journal writes apart.

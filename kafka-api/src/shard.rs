@@ -133,10 +133,6 @@ impl Shard {
                 responder.reply(ShardReply::Done);
             }
             ShardRequest::Metrics => {
-                let budget = &self.budget;
-                let used = budget.used_total() + self.groups.batch_bytes();
-                self.metrics.memory_used_bytes.set(used);
-                self.metrics.memory_budget_bytes.set(budget.total());
                 responder.reply(ShardReply::Metrics(self.metrics.snapshot()));
             }
             ShardRequest::Produce(call) => {

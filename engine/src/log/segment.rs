@@ -113,7 +113,7 @@ impl Segment {
 /// Where to begin reading for `offset`: the last row that starts at or before it.
 pub fn row_for_offset(rows: &[IndexRow], offset: Offset) -> Option<IndexRow> {
     let after = rows.partition_point(|r| r.offset <= offset);
-    // Several rows can share an offset (entries without records): the first of them is as good and safe.
+    // Several rows can share an offset (entries without records): the batch lies behind the last of them.
     after.checked_sub(1).map(|i| rows[i])
 }
 
