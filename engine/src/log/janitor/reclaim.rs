@@ -1,0 +1,216 @@
+//! Making room in the journal: write-out of committed tails, copies of small ones, syncs of segments, and growth of the ring (L3, L5, L6).
+
+use super::{GROW_AT, Janitor};
+use crate::log::LogError;
+use crate::log::files::{io_error, partitions_dir};
+use crate::log::shard::Replica;
+use crate::log::writeout;
+use crate::rt;
+use crate::types::*;
+
+/// A tail of at most this many bytes is carried rather than written out when the journal is reclaimed (L6).
+const CARRY_BYTES: u64 = 32 << 10;
+
+impl Janitor {
+    /// Ordinary write-out of the replicas that have enough.
+    pub(super) async fn write_out_queued(&self) -> Result<bool, LogError> {
+        let mut worked = false;
+        while let Some(id) = { self.inner.write_queue.borrow_mut().pop_front() } {
+            let Some(r) = self.inner.replica(id) else {
+                continue;
+            };
+            r.borrow_mut().queued = false;
+            worked |= self.write_out(&r, false).await?;
+        }
+        Ok(worked)
+    }
+
+    /// Writes what a replica has, as far as it goes.
+    pub(super) async fn write_out(&self, r: &Replica, forced: bool) -> Result<bool, LogError> {
+        let mut worked = false;
+        loop {
+            let planned = r
+                .borrow_mut()
+                .plan_write(&self.inner.files, forced, rt::wall_clock_ms());
+            self.seal_indexes(r).await?;
+            let Some(mut plan) = planned else {
+                return Ok(worked);
+            };
+            writeout::carry_out(&self.inner.files, &mut plan).await?;
+            let (id, up_to, bytes) = {
+                let mut r = r.borrow_mut();
+                if r.removed {
+                    return Ok(worked);
+                }
+                let (up_to, bytes) = r.finish_write(&plan);
+                (r.id, up_to, bytes)
+            };
+            self.inner.cache_written(id, up_to, bytes);
+            worked = true;
+            rt::yield_if_needed().await;
+        }
+    }
+
+    /// Index files of segments that were sealed since.
+    pub(super) async fn seal_indexes(&self, r: &Replica) -> Result<(), LogError> {
+        loop {
+            let sealed = {
+                let r = r.borrow();
+                let found = r.segments.iter().find(|s| {
+                    let m = s.meta.borrow();
+                    m.sealed && !m.rows.is_empty()
+                });
+                found.cloned()
+            };
+            let Some(segment) = sealed else { return Ok(()) };
+            writeout::write_index(&segment).await?;
+        }
+    }
+
+    /// L3: the journal grows while it isn't wrapped, zero-filled first, the new size durable before it is used.
+    pub(super) async fn grow(&self) -> Result<(), LogError> {
+        let (size, next) = {
+            let j = self.inner.journal.borrow();
+            let size = j.superblock().size;
+            let next = (size * 2).min(self.inner.max_journal_bytes());
+            let busy = j.live_bytes() * GROW_AT > j.capacity_bytes();
+            if !busy || next <= size || j.superblock_with_size(next).is_none() {
+                return Ok(());
+            }
+            (size, next)
+        };
+        let path = &self.inner.journal_path;
+        self.inner
+            .journal_file
+            .zero_fill(size, next)
+            .await
+            .map_err(io_error("cannot extend", path))?;
+        let superblock = {
+            let mut j = self.inner.journal.borrow_mut();
+            let superblock = j.superblock_with_size(next);
+            j.set_growing(superblock.is_some());
+            superblock
+        };
+        // It may have wrapped meanwhile: then the zeros wait for the next time.
+        if let Some(s) = superblock {
+            self.inner.write_superblock(&s).await?;
+            let mut j = self.inner.journal.borrow_mut();
+            j.adopt(s);
+            j.set_growing(false);
+            drop(j);
+            self.inner.metrics.journal_size_bytes.set(next);
+            self.inner.submit(false);
+        }
+        Ok(())
+    }
+
+    /// L6: makes every block before `target` unneeded, once the returned commit, which holds the last of what was carried, is durable.
+    pub(super) async fn free(&self, target: Lsn, may_carry: bool) -> Result<Option<Lsn>, LogError> {
+        let ids: Vec<ReplicaId> = self.inner.replicas.borrow().keys().copied().collect();
+        let mut may_carry = if may_carry {
+            self.inner.journal.borrow().capacity_bytes() / 8
+        } else {
+            0
+        };
+        let mut carried = None;
+        let holds = |r: &Replica| r.borrow().bytes_from().is_some_and(|lsn| lsn <= target);
+        for id in ids {
+            let Some(r) = self.inner.replica(id) else {
+                continue;
+            };
+            if !holds(&r) {
+                continue;
+            }
+            if r.borrow().pending_bytes > CARRY_BYTES {
+                self.write_out(&r, false).await?;
+            }
+            if holds(&r) {
+                match self.carry(&r, &mut may_carry) {
+                    Some(lsn) => carried = Some(lsn),
+                    None => {
+                        self.write_out(&r, true).await?;
+                    }
+                }
+            }
+            self.inner.submit(false);
+            rt::yield_if_needed().await;
+        }
+        Ok(carried)
+    }
+
+    /// Waits until a commit is durable; `false` when the journal has no room for it.
+    pub(super) async fn durable_or_stalled(&self, lsn: Lsn) -> bool {
+        loop {
+            let notified = self.inner.durable.notified();
+            {
+                let j = self.inner.journal.borrow();
+                if j.durable_lsn() >= lsn {
+                    return true;
+                }
+                if j.stalled() || j.failed() {
+                    return false;
+                }
+            }
+            notified.await;
+        }
+    }
+
+    /// Writes a small tail into the journal again, where there is room for it.
+    pub(super) fn carry(&self, r: &Replica, may_carry: &mut u64) -> Option<Lsn> {
+        let mut r = r.borrow_mut();
+        let mut j = self.inner.journal.borrow_mut();
+        let from = r.written_out.next();
+        let skip = (from.0 - r.slots_first().0) as usize;
+        let tail: u64 = r.slots.iter().skip(skip).map(|s| s.charged_bytes()).sum();
+        let room = j
+            .capacity_bytes()
+            .saturating_sub(j.live_bytes() + j.waiting_bytes() as u64);
+        if tail > *may_carry || tail > 4 * CARRY_BYTES || room < j.capacity_bytes() / 4 {
+            return None;
+        }
+        // A damaged entry can't be carried; write-out leaves its mark in the segment.
+        if r.slots.iter().skip(skip).any(|s| s.data.is_none()) {
+            return None;
+        }
+        *may_carry -= tail;
+        r.carry(&mut j);
+        Some(j.open_lsn())
+    }
+
+    pub(super) async fn sync_segments(&self) -> Result<(), LogError> {
+        let replicas: Vec<Replica> = self.inner.replicas.borrow().values().cloned().collect();
+        let mut new_directories = false;
+        for r in replicas {
+            let segments: Vec<_> = r.borrow().segments.clone();
+            let mut fresh = None;
+            for s in &segments {
+                // Cleared first: a write that comes while the sync runs sets it again.
+                if s.unsynced.replace(false) {
+                    let file = self.inner.files.open_segment(s).await?;
+                    file.sync()
+                        .await
+                        .map_err(io_error("cannot sync", &s.path))?;
+                    self.inner.metrics.background_syncs.increment();
+                    if s.fresh.replace(false) {
+                        fresh = s.path.parent().map(|p| p.to_owned());
+                    }
+                }
+            }
+            if let Some(directory) = fresh {
+                rt::fs::sync_dir(&directory)
+                    .await
+                    .map_err(io_error("cannot sync", &directory))?;
+                self.inner.metrics.background_syncs.increment();
+                new_directories = true;
+            }
+            rt::yield_if_needed().await;
+        }
+        if new_directories {
+            let parent = partitions_dir(&self.inner.cfg.data_dir);
+            rt::fs::sync_dir(&parent)
+                .await
+                .map_err(io_error("cannot sync", &parent))?;
+        }
+        Ok(())
+    }
+}
