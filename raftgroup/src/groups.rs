@@ -5,7 +5,7 @@ use std::rc::{Rc, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
-use engine::log::{Captured, ReplicaLog, Restored, ShardLog, StateSource};
+use engine::log::{Captured, DiskState, ReplicaLog, Restored, ShardLog, StateSource};
 use engine::rt;
 use engine::types::{GroupId, NodeId, RaftIndex, ReplicaId};
 use indexmap::IndexMap;
@@ -213,6 +213,11 @@ impl Groups {
     /// Memory that batches take on this shard, in bytes, about.
     pub fn batch_bytes(&self) -> u64 {
         self.log.memory_bytes()
+    }
+
+    /// What is known of the disk. While it is nearly full batches are refused, and nothing that takes space should be begun.
+    pub fn disk(&self) -> DiskState {
+        self.log.disk()
     }
 
     pub(crate) fn shard_log(&self) -> &ShardLog {

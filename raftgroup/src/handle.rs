@@ -124,8 +124,14 @@ impl Group {
         if batch.bytes.len() > self.bell.largest_entry() {
             return Err(ProduceError::TooLarge);
         }
+        // Repeats of what is written are answered on a full disk as well.
+        let full = self.bell.disk_is_full();
         let taken = self.machine.borrow_mut().produce(&batch, now_ms, || {
-            self.waits.borrow().has_room() && self.bell.log_has_room()
+            !full && self.waits.borrow().has_room() && self.bell.log_has_room()
+        });
+        let taken = taken.map_err(|e| match e {
+            ProduceError::Overloaded if full => ProduceError::DiskFull,
+            e => e,
         })?;
         let appended = Appended {
             base_offset: taken.base_offset,

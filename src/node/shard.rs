@@ -277,6 +277,9 @@ fn gauge(kafka: &Shard) {
     m.groups_led.set(kafka.groups.led() as u64);
     let used = kafka.budget.used_total() + kafka.groups.batch_bytes();
     m.memory_used_bytes.set(used);
+    let disk = kafka.groups.disk();
+    m.disk_free_bytes.set(disk.free_bytes);
+    m.disk_full.set(u64::from(disk.refusing));
     m.memory_budget_bytes.set(kafka.budget.total());
 }
 

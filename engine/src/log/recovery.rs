@@ -19,6 +19,7 @@ use super::node_file::{self, NodeFile};
 use super::record::{self, Record};
 use super::recovered::RecoveredReplica;
 use super::replay::{JournalScan, Step};
+use super::space::Space;
 use super::superblock::{ChainPoint, Superblock};
 use super::{LogError, StoreConfig};
 use crate::rt::{self, File, OpenOptions};
@@ -131,6 +132,7 @@ pub struct RecoveredShard {
     pub(crate) journal: Option<RecoveredJournal>,
     pub(crate) checkpoint: (u64, u64),
     pub(crate) covered: Arc<Covered>,
+    pub(crate) space: Arc<Space>,
     /// Checkpoint files of earlier starts, to be removed once every shard has a base of this one.
     pub(crate) old_checkpoints: Vec<PathBuf>,
     /// Shards that are no more: what is left of them is removed after that.
@@ -520,6 +522,7 @@ pub async fn recover(cfg: &StoreConfig) -> Result<Recovery, LogError> {
         old_checkpoints.entry(remover).or_default().extend(paths);
     }
     let covered = Arc::new(Covered::new(cfg.shards));
+    let space = Arc::new(Space::open(&cfg.data_dir, cfg.shards).await?);
     let mut parts: Vec<RecoveredShard> = (0..shards)
         .map(|s| RecoveredShard {
             node,
@@ -527,6 +530,7 @@ pub async fn recover(cfg: &StoreConfig) -> Result<Recovery, LogError> {
             journal: journals.remove(&s),
             checkpoint: checkpoints.get(&s).copied().unwrap_or((0, 0)),
             covered: covered.clone(),
+            space: space.clone(),
             old_checkpoints: old_checkpoints.remove(&s).unwrap_or_default(),
             orphans: if s == 0 {
                 std::mem::take(&mut orphans)

@@ -21,6 +21,7 @@ use super::recovered::RecoveredReplica;
 use super::recovery::{Covered, Orphan, RecoveredShard, journal_path};
 use super::replica::ReplicaState;
 use super::segment::Segment;
+use super::space::{self, DiskState, Space};
 use super::superblock::{ChainPoint, DATA_START, SUPERBLOCK_BYTES, Superblock};
 use super::terms::TermTable;
 use super::{LogError, StateSource, StoreConfig, block};
@@ -29,6 +30,9 @@ use crate::memory::Budget;
 use crate::metrics::ShardMetrics;
 use crate::rt::{self, JournalFile, Queue};
 use crate::types::*;
+
+/// Between two looks for room at a start that waits for it.
+const ROOM_PAUSE: Duration = Duration::from_millis(500);
 
 type OnFailure = Rc<dyn Fn(&LogError)>;
 pub(crate) type Replica = Rc<RefCell<ReplicaState>>;
@@ -76,6 +80,9 @@ pub(crate) struct Inner {
     pub cache: RefCell<Cache>,
     pub checkpoint: RefCell<CheckpointState>,
     pub covered: Arc<Covered>,
+    pub space: Arc<Space>,
+    /// When the journal was refused more room, if it was.
+    pub growth_denied: Cell<Option<rt::Instant>>,
     pub old_checkpoints: RefCell<Vec<PathBuf>>,
     pub orphans: RefCell<Vec<Orphan>>,
     /// This shard's base of this start is synced.
@@ -116,6 +123,9 @@ pub struct Restored {
 impl Inner {
     /// Hands what waits to the disk, as far as there is room.
     pub fn submit(self: &Rc<Self>, voucher: bool) {
+        self.journal
+            .borrow_mut()
+            .set_short_of_room(self.space.refusing());
         loop {
             let next = self.journal.borrow_mut().submit(voucher);
             let Some(submission) = next else { break };
@@ -130,7 +140,10 @@ impl Inner {
             )
         };
         self.metrics.journal_live_bytes.set(live);
-        let may_grow = live * GROW_AT > capacity && size < self.max_journal_bytes();
+        self.space.set_live(self.shard, live);
+        let may_grow = live * GROW_AT > capacity
+            && size < self.max_journal_bytes()
+            && self.growth_denied.get().is_none();
         if live * 2 > capacity || may_grow {
             self.janitor.notify();
         }
@@ -245,6 +258,24 @@ fn max_journal_bytes(cfg: &StoreConfig) -> u64 {
     quarter.clamp(JOURNAL_MIN_BYTES, JOURNAL_MAX_BYTES)
 }
 
+/// L6: the last of a journal is for the start that will have room on the disk for a checkpoint. One that has none leaves it alone, or a loop of restarts
+/// would fill it with elections until nothing could ever be elected, written out and let go of again.
+async fn wait_for_room(
+    journal: &Journal,
+    space: &Space,
+    path: &std::path::Path,
+) -> Result<(), LogError> {
+    let mut told = false;
+    while journal.live_bytes() > journal.capacity_bytes() / 16 * 15 && space.exhausted() {
+        if !std::mem::replace(&mut told, true) {
+            tracing::error!(path = %path.display(), "the disk is full and so is the journal: the start waits until some MiB of space are freed");
+        }
+        rt::sleep(ROOM_PAUSE).await;
+        space.look().await?;
+    }
+    Ok(())
+}
+
 async fn write_superblock(
     file: &JournalFile,
     path: &std::path::Path,
@@ -315,6 +346,7 @@ impl ShardLog {
             live,
             &directory,
         );
+        wait_for_room(&journal, &part.space, &path).await?;
         // L3: this start is on record before its first block can be.
         let s = journal.superblock();
         write_superblock(&file, &path, s.sequence, &s.encode(seed)).await?;
@@ -344,6 +376,8 @@ impl ShardLog {
                 replaced: None,
             }),
             covered: part.covered,
+            space: part.space,
+            growth_denied: Cell::new(None),
             old_checkpoints: RefCell::new(part.old_checkpoints),
             orphans: RefCell::new(part.orphans),
             reported: Cell::new(false),
@@ -367,6 +401,9 @@ impl ShardLog {
             rt::yield_if_needed().await;
         }
         super::janitor::start(&inner);
+        if shard == ShardId(0) {
+            space::watch(&inner);
+        }
         Ok((ShardLog(inner), restored))
     }
 
@@ -459,12 +496,17 @@ impl ShardLog {
         let journal = self.0.journal.borrow();
         let taken = journal.live_bytes() + journal.waiting_bytes() as u64;
         // What it may still grow by counts only while it can grow.
-        let room = if journal.can_grow() {
+        let room = if journal.can_grow() && self.0.growth_denied.get().is_none() {
             self.0.max_journal_bytes()
         } else {
             journal.capacity_bytes()
         };
         taken as f32 / room as f32
+    }
+
+    /// What is known of the disk; batches must be refused when it says so.
+    pub fn disk(&self) -> DiskState {
+        self.0.space.state()
     }
 
     /// Memory that batches take, in bytes, about: the tails that aren't written out, and the batch cache. Looks at every replica.

@@ -21,6 +21,8 @@ mod settling;
 /// Checkpoints come at least this far apart; the shorter time when the journal is nearly full.
 const CHECKPOINT_PAUSE: Duration = Duration::from_secs(1);
 const SHORT_PAUSE: Duration = Duration::from_millis(20);
+/// Between two looks at a disk without room.
+const FULL_PAUSE: Duration = Duration::from_millis(200);
 
 /// The journal grows when this part of it (one in so many) is live: early, so that nobody waits for zeros to be written.
 pub(crate) const GROW_AT: u64 = 8;
@@ -74,7 +76,10 @@ impl Janitor {
             if worked {
                 continue;
             }
-            if self.waits_for_pause() {
+            if !self.inner.space.may_write_out() {
+                // Nobody tells of room.
+                rt::sleep(FULL_PAUSE).await;
+            } else if self.waits_for_pause() {
                 rt::sleep(SHORT_PAUSE).await;
             } else {
                 notified.await;
@@ -106,9 +111,13 @@ impl Janitor {
     }
 
     fn wants_checkpoint(&self) -> bool {
+        if self.inner.space.exhausted() {
+            return false;
+        }
         let j = self.inner.journal.borrow();
         let c = self.inner.checkpoint.borrow();
-        let half = j.live_bytes() * 2 > j.capacity_bytes();
+        // What can't be written out can't be let go of.
+        let half = j.live_bytes() * 2 > j.capacity_bytes() && self.inner.space.may_write_out();
         half || !self.inner.reported.get()
             || !self.inner.settled.get() && self.may_settle()
             || !c.trash.is_empty()
@@ -120,7 +129,8 @@ impl Janitor {
             return false;
         }
         let j = self.inner.journal.borrow();
-        let nearly_full = j.live_bytes() * 4 > j.capacity_bytes() * 3;
+        let nearly_full =
+            j.live_bytes() * 4 > j.capacity_bytes() * 3 && self.inner.space.may_write_out();
         let pause = if nearly_full {
             SHORT_PAUSE
         } else {
@@ -137,6 +147,7 @@ impl Janitor {
     /// L8: segments and directories synced, checkpoint synced, tail moved; then files that nothing names any more go.
     async fn checkpoint(&mut self, last: bool) -> Result<(), LogError> {
         let inner = self.inner.clone();
+        self.last_checkpoint = Some(rt::now());
         let target = {
             let j = inner.journal.borrow();
             let keep = j.capacity_bytes() / 8;
@@ -155,7 +166,10 @@ impl Janitor {
         }
         self.sync_segments().await?;
         let trash = std::mem::take(&mut inner.checkpoint.borrow_mut().trash);
-        self.write_checkpoint().await?;
+        if !self.write_checkpoint().await? {
+            inner.checkpoint.borrow_mut().trash.splice(0..0, trash);
+            return Ok(());
+        }
         self.move_tail().await?;
         self.last_checkpoint = Some(rt::now());
         inner.metrics.checkpoints.increment();

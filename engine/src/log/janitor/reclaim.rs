@@ -1,34 +1,47 @@
 //! Making room in the journal: write-out of committed tails, copies of small ones, syncs of segments, and growth of the ring (L3, L5, L6).
 
+use std::time::Duration;
+
 use super::{GROW_AT, Janitor};
 use crate::log::LogError;
 use crate::log::files::{io_error, partitions_dir};
 use crate::log::shard::Replica;
+use crate::log::space::leaves_enough;
 use crate::log::writeout;
 use crate::rt;
 use crate::types::*;
 
 /// A tail of at most this many bytes is carried rather than written out when the journal is reclaimed (L6).
 const CARRY_BYTES: u64 = 32 << 10;
+/// How long a journal waits that was refused more room.
+const GROW_AGAIN: Duration = Duration::from_secs(5);
 
 impl Janitor {
     /// Ordinary write-out of the replicas that have enough.
     pub(super) async fn write_out_queued(&self) -> Result<bool, LogError> {
         let mut worked = false;
-        while let Some(id) = { self.inner.write_queue.borrow_mut().pop_front() } {
+        while self.inner.space.may_write_out() {
+            let Some(id) = self.inner.write_queue.borrow_mut().pop_front() else {
+                break;
+            };
             let Some(r) = self.inner.replica(id) else {
                 continue;
             };
             r.borrow_mut().queued = false;
             worked |= self.write_out(&r, false).await?;
+            if !self.inner.space.may_write_out() {
+                // It comes first when there is room again.
+                r.borrow_mut().queued = true;
+                self.inner.write_queue.borrow_mut().push_front(id);
+            }
         }
         Ok(worked)
     }
 
-    /// Writes what a replica has, as far as it goes.
+    /// Writes what a replica has, as far as it goes. Where the disk has no room it stays in memory and in the journal.
     pub(super) async fn write_out(&self, r: &Replica, forced: bool) -> Result<bool, LogError> {
         let mut worked = false;
-        loop {
+        while self.inner.space.may_write_out() {
             let planned = r
                 .borrow_mut()
                 .plan_write(&self.inner.files, forced, rt::wall_clock_ms());
@@ -36,7 +49,11 @@ impl Janitor {
             let Some(mut plan) = planned else {
                 return Ok(worked);
             };
-            writeout::carry_out(&self.inner.files, &mut plan).await?;
+            if let Err(e) = writeout::carry_out(&self.inner.files, &mut plan).await {
+                r.borrow_mut().abandon_write();
+                self.unless_full(e)?;
+                return Ok(worked);
+            }
             let (id, up_to, bytes) = {
                 let mut r = r.borrow_mut();
                 if r.removed {
@@ -48,6 +65,36 @@ impl Janitor {
             self.inner.cache_written(id, up_to, bytes);
             worked = true;
             rt::yield_if_needed().await;
+        }
+        Ok(worked)
+    }
+
+    /// An error that is only want of room is noted and passes (design §4, Faults): nothing was claimed of what was to be written.
+    pub(super) fn unless_full(&self, e: LogError) -> Result<(), LogError> {
+        if !e.is_full() {
+            return Err(e);
+        }
+        tracing::debug!(error = %e, "a write of the background found no room");
+        self.inner.space.ran_out();
+        Ok(())
+    }
+
+    /// Does what lets go of space or journal: when the disk has no room for it the reserve is given up. `None`: not even so.
+    pub(super) async fn with_reserve<T>(
+        &self,
+        mut write: impl AsyncFnMut() -> Result<T, LogError>,
+    ) -> Result<Option<T>, LogError> {
+        if self.inner.space.exhausted() {
+            return Ok(None);
+        }
+        loop {
+            match write().await {
+                Ok(done) => return Ok(Some(done)),
+                Err(e) => self.unless_full(e)?,
+            }
+            if !self.inner.space.give_up_reserve().await? {
+                return Ok(None);
+            }
         }
     }
 
@@ -63,12 +110,22 @@ impl Janitor {
                 found.cloned()
             };
             let Some(segment) = sealed else { return Ok(()) };
-            writeout::write_index(&segment).await?;
+            let written = self
+                .with_reserve(async || writeout::write_index(&segment).await)
+                .await?;
+            if written.is_none() {
+                // Its rows stay in memory and in the checkpoint's frame.
+                return Ok(());
+            }
         }
     }
 
     /// L3: the journal grows while it isn't wrapped, zero-filled first, the new size durable before it is used.
     pub(super) async fn grow(&self) -> Result<(), LogError> {
+        let denied = self.inner.growth_denied.get();
+        if denied.is_some_and(|t| t.elapsed() < GROW_AGAIN) {
+            return Ok(());
+        }
         let (size, next) = {
             let j = self.inner.journal.borrow();
             let size = j.superblock().size;
@@ -79,12 +136,11 @@ impl Janitor {
             }
             (size, next)
         };
-        let path = &self.inner.journal_path;
-        self.inner
-            .journal_file
-            .zero_fill(size, next)
-            .await
-            .map_err(io_error("cannot extend", path))?;
+        let enough = self.room_to_grow(size, next).await?;
+        self.inner.growth_denied.set((!enough).then(rt::now));
+        if !enough {
+            return Ok(());
+        }
         let superblock = {
             let mut j = self.inner.journal.borrow_mut();
             let superblock = j.superblock_with_size(next);
@@ -102,6 +158,30 @@ impl Janitor {
             self.inner.submit(false);
         }
         Ok(())
+    }
+
+    /// Extends the journal's file with zeros, if that leaves enough of the disk to others.
+    async fn room_to_grow(&self, size: u64, next: u64) -> Result<bool, LogError> {
+        let (path, dir) = (&self.inner.journal_path, self.inner.cfg.journal_dir());
+        let room = rt::fs::room(dir)
+            .await
+            .map_err(io_error("cannot look at the disk of", dir))?;
+        if self.inner.space.refusing() || !leaves_enough(room, next - size) {
+            return Ok(false);
+        }
+        let file = &self.inner.journal_file;
+        let Err(e) = file.zero_fill(size, next).await else {
+            return Ok(true);
+        };
+        // Others took it meanwhile. What of it was had must not be lost to them as well.
+        let e = io_error("cannot extend", path)(e);
+        if !e.is_full() {
+            return Err(e);
+        }
+        file.give_back(size)
+            .await
+            .map_err(io_error("cannot shrink", path))?;
+        Ok(false)
     }
 
     /// L6: makes every block before `target` unneeded, once the returned commit, which holds the last of what was carried, is durable.

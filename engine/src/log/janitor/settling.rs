@@ -95,7 +95,9 @@ impl Janitor {
             return Ok(false);
         }
         if !inner.tidied.get() {
-            self.retire_orphans().await?;
+            if !self.retire_orphans().await? {
+                return Ok(false);
+            }
             let old = std::mem::take(&mut *inner.old_checkpoints.borrow_mut());
             self.remove_checkpoints(old).await?;
             inner.tidied.set(true);
@@ -120,7 +122,8 @@ impl Janitor {
 
     /// A journal vouches for its shard's newest checkpoint. So that a crash between the removal of the two isn't taken for damage, an orphan first gets a base
     /// without replicas.
-    pub(super) async fn retire_orphans(&self) -> Result<(), LogError> {
+    /// `false` when the disk has no room for that.
+    async fn retire_orphans(&self) -> Result<bool, LogError> {
         let inner = &self.inner;
         let orphans: Vec<_> = inner
             .orphans
@@ -136,15 +139,22 @@ impl Janitor {
             let mut out = BytesMut::new();
             checkpoint::put_commit(&mut out, owner, generation + 1, sequence);
             let path = checkpoint::path(&inner.cfg.data_dir, number, generation + 1);
-            write_whole(&path, &out)
-                .await
-                .map_err(io_error("cannot write", &path))?;
+            let written = self
+                .with_reserve(async || {
+                    write_whole(&path, &out)
+                        .await
+                        .map_err(io_error("cannot write", &path))
+                })
+                .await?;
+            if written.is_none() {
+                return Ok(false);
+            }
             let dir = &inner.cfg.data_dir;
             rt::fs::sync_dir(dir)
                 .await
                 .map_err(io_error("cannot sync", dir))?;
         }
-        Ok(())
+        Ok(true)
     }
 
     /// Oldest first, durably: one that came back without those after it would bring back what they say is removed.
