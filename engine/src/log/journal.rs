@@ -94,11 +94,9 @@ impl Journal {
         live: Vec<ChainPoint>,
         last_directory: &Directory,
     ) -> Journal {
-        superblock.epochs.push(EpochStart {
-            boot_epoch,
-            at: end,
-        });
+        superblock.epochs.push(EpochStart::of(boot_epoch, end));
         superblock.prune_epochs();
+        superblock.bound_epochs();
         superblock.sequence += 1;
         let live = live
             .into_iter()

@@ -589,11 +589,24 @@ async fn replay(
 ) -> Result<BTreeMap<u32, RecoveredJournal>, LogError> {
     let mut ended = BTreeMap::new();
     let mut newest: BTreeMap<u32, Held> = BTreeMap::new();
+    // One step ahead of each: only a block itself says which start wrote it.
+    let mut steps: Vec<Option<Step>> = Vec::new();
+    steps.resize_with(scans.len(), || None);
     while !scans.is_empty() {
-        let oldest = (0..scans.len()).min_by_key(|i| scans[*i].1.next_epoch());
-        let at = oldest.expect("some journal is left");
+        for ((_, scan), step) in scans.iter_mut().zip(&mut steps) {
+            if step.is_none() {
+                *step = Some(scan.next().await?);
+            }
+        }
+        let oldest = scans
+            .iter()
+            .zip(&steps)
+            .map(|((_, scan), step)| step.as_ref().map(|s| scan.epoch_of(s)))
+            .enumerate()
+            .min_by_key(|(_, epoch)| *epoch);
+        let (at, _) = oldest.expect("some journal is left");
         let (number, scan) = &mut scans[at];
-        match scan.next().await? {
+        match steps[at].take().expect("every journal is a step ahead") {
             Step::Block {
                 boot_epoch,
                 lsn,
@@ -623,6 +636,7 @@ async fn replay(
             Step::End { torn } => {
                 assembly.report.torn_tails += u64::from(torn);
                 let (number, scan) = scans.swap_remove(at);
+                steps.swap_remove(at);
                 let journal = RecoveredJournal {
                     superblock: scan.superblock.clone(),
                     end: scan.cursor,
