@@ -50,7 +50,7 @@ impl Files {
 
     /// The directory of a replica's segments. Doesn't depend on the shard.
     pub fn directory(&self, group: GroupId, replica: ReplicaId) -> PathBuf {
-        partitions_dir(&self.data_dir).join(format!("{group}-r{replica}"))
+        partitions_dir(&self.data_dir).join(directory_name(group, replica))
     }
 
     pub async fn open_segment(&self, segment: &Rc<Segment>) -> Result<Rc<File>, LogError> {
@@ -120,6 +120,9 @@ impl Files {
             Ok(bytes) => decode_index(&bytes),
             Err(_) => None,
         };
+        if rows.is_none() && segment.gone.get() {
+            return Err(LogError::Trimmed);
+        }
         let rows = rows.unwrap_or_else(|| {
             tracing::warn!(path = %path.display(), "the index is damaged or missing; reads of this segment begin at its front");
             let m = segment.meta.borrow();
@@ -143,6 +146,24 @@ impl Files {
         self.metrics.damaged_ranges.increment();
         tracing::error!(%group, %from, %to, path = %path.display(), "these offsets are damaged on disk and can't be served");
     }
+}
+
+/// The name of a replica's directory.
+pub(crate) fn directory_name(group: GroupId, replica: ReplicaId) -> String {
+    format!("{group}-r{replica}")
+}
+
+/// Whose directory this is, if it is a replica's.
+pub(crate) fn replica_of_directory(name: &str) -> Option<(GroupId, ReplicaId)> {
+    let (group, replica) = name.rsplit_once("-r")?;
+    let (topic, partition) = group.split_once('-')?;
+    let group = GroupId {
+        topic: TopicId(uuid::Uuid::try_parse(topic).ok()?),
+        partition: partition.parse().ok()?,
+    };
+    let replica = ReplicaId(replica.parse().ok()?);
+    // Written the way that we write it.
+    (directory_name(group, replica) == name).then_some((group, replica))
 }
 
 /// Files that are being removed; a start removes what is left of them.

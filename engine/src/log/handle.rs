@@ -7,7 +7,7 @@ use std::rc::Rc;
 use bytes::Bytes;
 
 use super::reader::segment_for;
-use super::shard::{Inner, Replica, Trash};
+use super::shard::{Discarded, Inner, Replica};
 use super::{LogError, LogPolicy, PendingRead, Read};
 use crate::limits::*;
 use crate::types::*;
@@ -121,7 +121,7 @@ impl ReplicaLog {
         let mut checkpoint = self.inner.checkpoint.borrow_mut();
         checkpoint
             .trash
-            .extend(gone.into_iter().map(Trash::Segment));
+            .extend(gone.into_iter().map(Discarded::trimmed));
         self.inner.janitor.notify();
     }
 

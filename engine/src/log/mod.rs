@@ -64,6 +64,9 @@ pub enum LogError {
         from: Offset,
         to: Offset,
     },
+    /// The log's start has moved above what was asked for, while it was being read.
+    #[error("what was to be read lies below the log's start by now")]
+    Trimmed,
     #[error("the replica is not here any more")]
     Removed,
     #[error("replica {0} exists already")]

@@ -34,6 +34,16 @@ pub struct PendingRead {
 impl PendingRead {
     /// The batches, in order, all of them below the bound; empty when none lies between `from` and the bound in this segment.
     pub async fn run(self) -> Result<Vec<Bytes>, LogError> {
+        let segment = self.segment.clone();
+        let found = self.read_on().await;
+        // Whatever a segment seemed to be that was being removed meanwhile: it isn't damage.
+        match found {
+            Err(_) if segment.gone.get() => Err(LogError::Trimmed),
+            found => found,
+        }
+    }
+
+    async fn read_on(self) -> Result<Vec<Bytes>, LogError> {
         self.files.load_rows(&self.segment).await?;
         let row = self
             .segment
@@ -47,6 +57,7 @@ impl PendingRead {
         walk.epochs = self.epochs.clone();
         self.walk(&mut walk, row).await?;
         match walk.damaged {
+            Some(_) if walk.batches.is_empty() && self.segment.gone.get() => Err(LogError::Trimmed),
             Some((from, to)) if walk.batches.is_empty() => {
                 let to = to
                     .unwrap_or_else(|| self.offset_after(row))

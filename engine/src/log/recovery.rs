@@ -14,7 +14,9 @@ use bytes::Bytes;
 use super::block::Seed;
 use super::checkpoint::{self, Loaded, Owner};
 use super::directory::{Directory, Run};
-use super::files::{TRASH_PREFIX, io_error, partitions_dir, read_whole_synced};
+use super::files::{
+    TRASH_PREFIX, directory_name, io_error, partitions_dir, read_whole_synced, replica_of_directory,
+};
 use super::node_file::{self, NodeFile};
 use super::record::{self, Record};
 use super::recovered::RecoveredReplica;
@@ -137,6 +139,8 @@ pub struct RecoveredShard {
     pub(crate) old_checkpoints: Vec<PathBuf>,
     /// Shards that are no more: what is left of them is removed after that.
     pub(crate) orphans: Vec<Orphan>,
+    /// Names of directories that belong to no replica.
+    pub(crate) strays: Vec<String>,
 }
 
 /// A shard of an earlier start that this one doesn't have.
@@ -537,8 +541,21 @@ pub async fn recover(cfg: &StoreConfig) -> Result<Recovery, LogError> {
             } else {
                 Vec::new()
             },
+            strays: Vec::new(),
         })
         .collect();
+    let directories = list(&partitions_dir(&cfg.data_dir)).await?;
+    for name in &directories {
+        if let Some((group, replica)) = replica_of_directory(name)
+            && !assembly.replicas.contains_key(&replica)
+        {
+            let owner = shard_of(group, cfg.shards);
+            parts[usize::from(owner.0)].strays.push(name.clone());
+        }
+    }
+    for r in assembly.replicas.values_mut() {
+        name_lost_directory(r, &directories);
+    }
     for mut r in assembly.replicas.into_values() {
         let state_at = r.frame.state_at;
         if r.frame.group == GroupId::METADATA && state_at > r.last() {
@@ -574,6 +591,25 @@ pub async fn recover(cfg: &StoreConfig) -> Result<Recovery, LogError> {
         report: assembly.report,
         shards: parts,
     })
+}
+
+/// Says what is lost when a replica's whole directory is: here, and not when somebody reads it.
+fn name_lost_directory(r: &mut RecoveredReplica, directories: &[String]) {
+    let f = &r.frame;
+    let name = directory_name(f.group, f.id);
+    let written = f.manifest.iter().filter(|m| m.end > 0);
+    let (Some(first), Some(last)) = (written.clone().next(), written.last()) else {
+        return;
+    };
+    if directories.binary_search(&name).is_ok() {
+        return;
+    }
+    let from = first.base_offset.max(f.log_start);
+    tracing::error!(
+        group = %f.group, %from, to = %last.next_offset, directory = %name,
+        "the directory of this partition is missing: these offsets (the last not included) are lost and answer an error; put the directory back, or delete the records"
+    );
+    r.lost_directory = true;
 }
 
 /// What is known of the last commit of a journal.

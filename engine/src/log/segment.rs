@@ -53,6 +53,10 @@ pub(crate) struct Segment {
     pub unsynced: Cell<bool>,
     /// Its directory entry hasn't been synced yet.
     pub fresh: Cell<bool>,
+    /// A synced checkpoint of this start calls it sealed: no start writes to it again.
+    pub said_sealed: Cell<bool>,
+    /// Its replica lets go of it: reads that are under way may find it half gone.
+    pub gone: Cell<bool>,
 }
 
 pub fn file_name(m: &SegmentMeta) -> String {
@@ -74,6 +78,8 @@ impl Segment {
             loaded_rows: RefCell::new(None),
             unsynced: Cell::new(false),
             fresh: Cell::new(fresh),
+            said_sealed: Cell::new(false),
+            gone: Cell::new(false),
         })
     }
 

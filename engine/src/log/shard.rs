@@ -56,7 +56,7 @@ pub(crate) struct CheckpointState {
     pub base_bytes: u64,
     /// Replicas removed since the last checkpoint, and segments that no checkpoint will name any more.
     pub removed: Vec<(ReplicaId, Lsn)>,
-    pub trash: Vec<Trash>,
+    pub trash: Vec<Discarded>,
     /// A file that a newer base stands for once the superblock vouches for that.
     pub replaced: Option<PathBuf>,
 }
@@ -65,6 +65,35 @@ pub(crate) struct CheckpointState {
 pub(crate) enum Trash {
     Segment(Rc<Segment>),
     Directory(PathBuf),
+}
+
+/// Something that its replica has let go of.
+pub(crate) struct Discarded {
+    pub trash: Trash,
+    /// The commit that removes the replica, if it is removed.
+    pub removed_at: Option<Lsn>,
+}
+
+impl Discarded {
+    /// A segment below the log's start.
+    pub fn trimmed(segment: Rc<Segment>) -> Discarded {
+        segment.gone.set(true);
+        Discarded {
+            trash: Trash::Segment(segment),
+            removed_at: None,
+        }
+    }
+
+    /// Part of a replica that commit `lsn` removes.
+    pub fn removed(trash: Trash, lsn: Lsn) -> Discarded {
+        if let Trash::Segment(s) = &trash {
+            s.gone.set(true);
+        }
+        Discarded {
+            trash,
+            removed_at: Some(lsn),
+        }
+    }
 }
 
 pub(crate) struct Inner {
@@ -97,6 +126,14 @@ pub(crate) struct Inner {
     pub write_queue: RefCell<VecDeque<ReplicaId>>,
     pub durable: Notify,
     pub janitor: Notify,
+    /// What waits for its removal, files that have lost their names already apart.
+    pub removals: RefCell<VecDeque<Trash>>,
+    pub aside: RefCell<VecDeque<PathBuf>>,
+    pub removal: Notify,
+    /// The task that removes is at work.
+    pub removing: Cell<bool>,
+    /// Directories of replicas that are no more, as the start found them.
+    pub strays: RefCell<Vec<String>>,
     pub closing: Cell<bool>,
     pub closed: Cell<bool>,
     pub metrics: Rc<ShardMetrics>,
@@ -387,6 +424,11 @@ impl ShardLog {
             write_queue: RefCell::default(),
             durable: Notify::default(),
             janitor: Notify::default(),
+            removals: RefCell::default(),
+            aside: RefCell::default(),
+            removal: Notify::default(),
+            removing: Cell::new(false),
+            strays: RefCell::new(part.strays),
             closing: Cell::new(false),
             closed: Cell::new(false),
             metrics,
@@ -451,12 +493,13 @@ impl ShardLog {
         let mut checkpoint = self.0.checkpoint.borrow_mut();
         checkpoint.removed.push((id, lsn));
         let segments = std::mem::take(&mut r.segments);
-        checkpoint
-            .trash
-            .extend(segments.into_iter().map(Trash::Segment));
-        checkpoint
-            .trash
-            .push(Trash::Directory(self.0.files.directory(r.group, id)));
+        checkpoint.trash.extend(
+            segments
+                .into_iter()
+                .map(|s| Discarded::removed(Trash::Segment(s), lsn)),
+        );
+        let directory = Trash::Directory(self.0.files.directory(r.group, id));
+        checkpoint.trash.push(Discarded::removed(directory, lsn));
         r.slots.clear();
         self.0.janitor.notify();
         lsn
@@ -544,6 +587,7 @@ impl ShardLog {
 
 impl Inner {
     fn restore(self: &Rc<Self>, r: RecoveredReplica) -> Restored {
+        let lost_directory = r.lost_directory;
         let RecoveredReplica {
             frame,
             slots,
@@ -564,6 +608,13 @@ impl Inner {
             .iter()
             .map(|m| Segment::new(&directory, m.clone(), m.end == 0))
             .collect();
+        if lost_directory {
+            // Reads of it answer an error; what comes goes into a new one.
+            s.seal_active();
+            for lost in &s.segments {
+                lost.meta.borrow_mut().rows.clear();
+            }
+        }
         s.terms = TermTable::from_rows(frame.terms.clone())
             .expect("a frame's rows were checked when it was read");
         // Rows between the written-out index and `state_at` are in the frame; entries above it make their own.

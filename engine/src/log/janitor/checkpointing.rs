@@ -1,6 +1,7 @@
 //! Writing a checkpoint file (L8).
 
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 
 use bytes::BytesMut;
 
@@ -9,6 +10,7 @@ use crate::limits::*;
 use crate::log::LogError;
 use crate::log::checkpoint::{self, Owner, ReplicaFrame};
 use crate::log::files::{aligned, io_error};
+use crate::log::segment::Segment;
 use crate::log::shard::Replica;
 use crate::rt::{self, File, OpenOptions};
 use crate::types::*;
@@ -27,6 +29,8 @@ struct Draft {
     path: PathBuf,
     /// Replicas whose frames are in it, and since when they were dirty.
     captured: Vec<(Replica, Option<Lsn>)>,
+    /// Segments that it is the first to call sealed.
+    sealed: Vec<Rc<Segment>>,
     /// Replicas that it says are removed.
     removed: Vec<(ReplicaId, Lsn)>,
 }
@@ -49,6 +53,7 @@ impl Janitor {
         let Some((draft, end)) = written else {
             return Ok(false);
         };
+        draft.sealed.iter().for_each(|s| s.said_sealed.set(true));
         let mut c = self.inner.checkpoint.borrow_mut();
         c.sequence = draft.sequence;
         c.file_bytes = end;
@@ -91,6 +96,7 @@ impl Janitor {
             start: if base { 0 } else { c.file_bytes },
             path: checkpoint::path(&inner.cfg.data_dir, owner.shard, c.generation),
             captured: Vec::new(),
+            sealed: Vec::new(),
             removed,
         }
     }
@@ -121,6 +127,10 @@ impl Janitor {
             let since = r.borrow().dirty_since;
             if let Some(frame) = self.capture(&r, base) {
                 checkpoint::put_replica(&mut out, owner, generation, &frame);
+                let newly = |s: &&Rc<Segment>| !s.said_sealed.get() && s.meta.borrow().sealed;
+                draft
+                    .sealed
+                    .extend(r.borrow().segments.iter().filter(newly).cloned());
                 draft.captured.push((r, since));
             }
             if out.len() >= WRITE_OUT_BYTES {

@@ -1,6 +1,6 @@
 //! The background work of a shard's log: write-out, checkpoints, reclaim, growth of the journal, removal of files.
 //!
-//! One task on the background queue does all of it, one thing at a time, so that the disk never sees more than one background write (measured: parallel ones cost
+//! One task on the background queue does all of it but the last, one thing at a time, so that the disk never sees more than one background write (measured: parallel ones cost
 //! the journal its tail). It yields between pieces. It sleeps while there is nothing to do.
 //!
 //! Here: what comes when. [`reclaim`] makes room in the journal, [`checkpointing`] writes checkpoint files, [`settling`] lets go of what they cover,
@@ -28,6 +28,7 @@ const FULL_PAUSE: Duration = Duration::from_millis(200);
 pub(crate) const GROW_AT: u64 = 8;
 
 pub(crate) fn start(inner: &Rc<Inner>) {
+    removal::start(inner);
     let inner = inner.clone();
     rt::spawn(Queue::Background, async move {
         let mut janitor = Janitor {
@@ -35,11 +36,13 @@ pub(crate) fn start(inner: &Rc<Inner>) {
             last_checkpoint: None,
             done: false,
         };
-        if let Err(e) = janitor.run().await {
-            inner.fail(e);
+        match janitor.run().await {
+            Ok(()) => janitor.last_removals().await,
+            Err(e) => inner.fail(e),
         }
         janitor.done();
         inner.closed.set(true);
+        inner.removal.notify();
         inner.durable.notify();
     })
     .detach();
@@ -112,7 +115,8 @@ impl Janitor {
 
     fn wants_checkpoint(&self) -> bool {
         if self.inner.space.exhausted() {
-            return false;
+            // No checkpoint, but what may go without one.
+            return !self.inner.checkpoint.borrow().trash.is_empty();
         }
         let j = self.inner.journal.borrow();
         let c = self.inner.checkpoint.borrow();
@@ -148,6 +152,10 @@ impl Janitor {
     async fn checkpoint(&mut self, last: bool) -> Result<(), LogError> {
         let inner = self.inner.clone();
         self.last_checkpoint = Some(rt::now());
+        if inner.space.exhausted() {
+            self.dispose_early();
+            return Ok(());
+        }
         let target = {
             let j = inner.journal.borrow();
             let keep = j.capacity_bytes() / 8;
@@ -165,14 +173,15 @@ impl Janitor {
             self.free(everything, false).await?;
         }
         self.sync_segments().await?;
-        let trash = std::mem::take(&mut inner.checkpoint.borrow_mut().trash);
+        let discarded = inner.checkpoint.borrow().trash.len();
         if !self.write_checkpoint().await? {
-            inner.checkpoint.borrow_mut().trash.splice(0..0, trash);
+            self.dispose_early();
             return Ok(());
         }
         self.move_tail().await?;
         self.last_checkpoint = Some(rt::now());
         inner.metrics.checkpoints.increment();
-        self.remove(trash).await
+        self.dispose(discarded);
+        Ok(())
     }
 }

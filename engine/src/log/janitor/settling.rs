@@ -5,7 +5,6 @@ use std::path::PathBuf;
 use bytes::BytesMut;
 
 use super::Janitor;
-use super::removal::shrink_and_remove;
 use crate::log::LogError;
 use crate::log::checkpoint::{self, Owner};
 use crate::log::files::{io_error, write_whole};
@@ -108,7 +107,7 @@ impl Janitor {
         }
         let orphans = std::mem::take(&mut *inner.orphans.borrow_mut());
         for o in orphans {
-            shrink_and_remove(&o.journal).await?;
+            self.remove_file(&o.journal).await?;
             let dir = inner.cfg.journal_dir();
             rt::fs::sync_dir(dir)
                 .await
@@ -117,6 +116,7 @@ impl Janitor {
             self.remove_checkpoints(vec![path]).await?;
         }
         inner.settled.set(true);
+        inner.removal.notify();
         Ok(true)
     }
 
@@ -161,7 +161,7 @@ impl Janitor {
     pub(super) async fn remove_checkpoints(&self, old: Vec<PathBuf>) -> Result<(), LogError> {
         let dir = &self.inner.cfg.data_dir;
         for path in old {
-            shrink_and_remove(&path).await?;
+            self.remove_file(&path).await?;
             rt::fs::sync_dir(dir)
                 .await
                 .map_err(io_error("cannot sync", dir))?;
