@@ -4,6 +4,8 @@
 //! drawn disk operation, recovery's own included, or clean. After every start each log is read from its start: offsets are dense, every acknowledged batch
 //! is where it was acknowledged, none is there twice, and none comes back that a reader once found missing.
 //!
+//! The same on a disk that fills and empties while all this happens, also between starts: nothing ends, batches are refused, and taken again when there is room.
+//!
 //! `SIM_SEEDS` says how many seeds (default 40), `SIM_SEED` runs just one. Every run prints how often each fault fired.
 #![cfg(tailrace_sim)]
 
@@ -44,6 +46,9 @@ struct Outside {
     checked: RefCell<u64>,
     starts_checked: RefCell<u64>,
     running: Cell<u16>,
+    /// Batches refused because the disk was full, and times that producing went on afterwards without a restart.
+    refused: Cell<u64>,
+    resumed: Cell<u64>,
 }
 
 /// What is drawn for one start.
@@ -53,6 +58,8 @@ struct Plan {
     rounds: u64,
     close: bool,
     check_only: bool,
+    /// The disk fills and empties.
+    tight: bool,
 }
 
 type Parts = Rc<RefCell<Option<Vec<Option<RecoveredShard>>>>>;
@@ -133,7 +140,14 @@ async fn shard_main(id: ShardId, plan: Plan) {
     *outside.starts_checked.borrow_mut() += 1;
     if !plan.check_only {
         for _ in 0..plan.rounds {
+            if plan.tight && rt::random_u64() % 6 == 0 {
+                squeeze(rt::random_u64());
+            }
             round(&mine, &outside).await;
+        }
+        if plan.tight {
+            World::current().configure(|c| c.disk_bytes = None);
+            resume(&mine, &outside).await;
         }
     }
     if plan.close {
@@ -144,6 +158,46 @@ async fn shard_main(id: ShardId, plan: Plan) {
     while outside.running.get() > 0 {
         rt::sleep(Duration::from_millis(1)).await;
     }
+}
+
+/// Gives the disk another size: from not a byte left to plenty.
+fn squeeze(draw: u64) {
+    let world = World::current();
+    let left = [0, 4096, 60 << 10, 300 << 10, 1 << 20, 6 << 20, 16 << 20][(draw % 7) as usize];
+    let size = world.used_bytes() + left;
+    world.configure(|c| c.disk_bytes = Some(size));
+}
+
+/// There is room again: every group takes batches soon, without a restart.
+async fn resume(mine: &[(i32, Rc<Group>)], outside: &Rc<Outside>) {
+    let began = rt::now();
+    for (n, g) in mine {
+        loop {
+            let id = {
+                let mut k = outside.groups[*n as usize].borrow_mut();
+                k.next_id += 1;
+                k.next_id
+            };
+            match g.produce(numbered(id, 1, 20), Acks::All, rt::wall_clock_ms()) {
+                Ok(Produced::Wait(w)) => {
+                    let a = w.await.expect("a sole voter commits");
+                    let mut k = outside.groups[*n as usize].borrow_mut();
+                    k.acknowledged.insert(id, a.base_offset);
+                    break;
+                }
+                Ok(Produced::Done(_)) => panic!("acks=all waits"),
+                Err(ProduceError::DiskFull | ProduceError::Overloaded) => {}
+                Err(e) => panic!("refused: {e:?}"),
+            }
+            let waited = began.elapsed();
+            assert!(
+                waited < Duration::from_secs(30),
+                "group {n} takes nothing though the disk has room"
+            );
+            rt::sleep(Duration::from_millis(20)).await;
+        }
+    }
+    outside.resumed.set(outside.resumed.get() + 1);
 }
 
 /// Every group gets a few batches at once; their acknowledgements are noted as they come.
@@ -168,6 +222,7 @@ async fn round(mine: &[(i32, Rc<Group>)], outside: &Rc<Outside>) {
                 Ok(Produced::Wait(w)) => waits.push((*n, id, w)),
                 Ok(Produced::Done(_)) => panic!("acks=all waits"),
                 Err(ProduceError::Overloaded) => {}
+                Err(ProduceError::DiskFull) => outside.refused.set(outside.refused.get() + 1),
                 Err(e) => panic!("refused: {e:?}"),
             }
         }
@@ -237,9 +292,11 @@ struct Verdict {
     starts: u64,
     in_recovery: u64,
     trace: u64,
+    refused: u64,
+    resumed: u64,
 }
 
-fn run_seed(seed: u64) -> Verdict {
+fn run_seed(seed: u64, tight: bool) -> Verdict {
     let _replay = Replay(seed);
     let world = World::new(seed, SimConfig::default());
     let outside = Rc::new(Outside {
@@ -252,12 +309,21 @@ fn run_seed(seed: u64) -> Verdict {
     let mut in_recovery = 0;
     for start in 0..=STARTS {
         let last = start == STARTS;
+        // New journals need room: on a tight disk their number stays.
+        let shards = if tight { seed % 3 } else { draw(3) };
         let plan = Plan {
-            shards: 1 + draw(3) as u16,
+            shards: 1 + shards as u16,
             rounds: 5 + draw(60),
             close: draw(4) == 0,
             check_only: last,
+            tight,
         };
+        if tight {
+            // A start on a full disk has journals: one before it has served.
+            let full = !last && *outside.starts_checked.borrow() >= u64::from(plan.shards);
+            let size = world.used_bytes() + draw(3) * 4096;
+            world.configure(|c| c.disk_bytes = full.then_some(size));
+        }
         let ops = world.faults().disk_ops;
         let how = if draw(4) == 0 {
             Stop::Kill
@@ -301,20 +367,32 @@ fn run_seed(seed: u64) -> Verdict {
         starts,
         in_recovery,
         trace: world.trace(),
+        refused: outside.refused.get(),
+        resumed: outside.resumed.get(),
     }
 }
 
 #[test]
 fn nothing_acknowledged_is_lost() {
+    many(false);
+}
+
+#[test]
+fn nothing_acknowledged_is_lost_on_a_disk_that_fills() {
+    many(true);
+}
+
+fn many(tight: bool) {
     let (seeds, alone) = seeds();
     let mut sum = rt::sim::Faults::default();
     let (mut checked, mut starts, mut in_recovery, mut repeated) = (0, 0, 0, 0);
+    let (mut refused, mut resumed) = (0, 0);
     for &seed in &seeds {
-        let v = run_seed(seed);
+        let v = run_seed(seed, tight);
         // Two runs of a seed take the same steps.
         if seed % 10 == 1 {
             assert_eq!(
-                run_seed(seed).trace,
+                run_seed(seed, tight).trace,
                 v.trace,
                 "seed {seed} isn't repeatable"
             );
@@ -323,6 +401,9 @@ fn nothing_acknowledged_is_lost() {
         checked += v.checked;
         starts += v.starts;
         in_recovery += v.in_recovery;
+        refused += v.refused;
+        resumed += v.resumed;
+        sum.no_room += v.faults.no_room;
         let f = &v.faults;
         sum.kills += f.kills;
         sum.power_cuts += f.power_cuts;
@@ -333,6 +414,26 @@ fn nothing_acknowledged_is_lost() {
         sum.names_lost += f.names_lost;
         sum.reordered += f.reordered;
         sum.disk_ops += f.disk_ops;
+    }
+    if tight {
+        println!(
+            "SHOW tight_seeds={} tight_acknowledged_checked={checked} tight_refused={refused} tight_resumed={resumed} tight_no_room={}",
+            seeds.len(),
+            sum.no_room
+        );
+        let fired = [
+            checked,
+            refused,
+            resumed,
+            sum.no_room,
+            in_recovery,
+            sum.writes_lost,
+        ];
+        assert!(
+            alone || fired.iter().all(|n| *n > 0),
+            "a fault never fired: {fired:?}"
+        );
+        return;
     }
     println!(
         "SHOW seeds={} acknowledged_checked={checked} starts_checked={starts} kills={} power_cuts={} stops_in_recovery={in_recovery} writes_lost={} writes_torn={} writes_kept={} journal_writes_in_flight={} names_lost={} reordered={} disk_ops={} repeated={repeated}",
