@@ -45,10 +45,16 @@ struct Outside {
     groups: Vec<RefCell<Known>>,
     checked: RefCell<u64>,
     starts_checked: RefCell<u64>,
+    /// Shards that have served once: their journals are there for good.
+    served: RefCell<BTreeSet<u16>>,
     running: Cell<u16>,
+    /// Shards that still append.
+    appending: Cell<u16>,
     /// Batches refused because the disk was full, and times that producing went on afterwards without a restart.
     refused: Cell<u64>,
     resumed: Cell<u64>,
+    /// Batches that were taken and committed only when there was room again.
+    waited: Cell<u64>,
 }
 
 /// What is drawn for one start.
@@ -138,17 +144,24 @@ async fn shard_main(id: ShardId, plan: Plan) {
         check(g, &outside, *n).await;
     }
     *outside.starts_checked.borrow_mut() += 1;
+    outside.served.borrow_mut().insert(id.0);
     if !plan.check_only {
         for _ in 0..plan.rounds {
-            if plan.tight && rt::random_u64() % 6 == 0 {
+            let journals = outside.served.borrow().len() == usize::from(plan.shards);
+            if plan.tight && journals && rt::random_u64() % 6 == 0 {
                 squeeze(rt::random_u64());
             }
             round(&mine, &outside).await;
         }
         if plan.tight {
             World::current().configure(|c| c.disk_bytes = None);
-            resume(&mine, &outside).await;
+            resume(&log, &mine, &outside).await;
         }
+    }
+    // As in a node: logs close when no shard takes anything any more.
+    outside.appending.set(outside.appending.get() - 1);
+    while plan.close && outside.appending.get() > 0 {
+        rt::sleep(Duration::from_millis(1)).await;
     }
     if plan.close {
         log.close().await.expect("a clean end");
@@ -169,7 +182,7 @@ fn squeeze(draw: u64) {
 }
 
 /// There is room again: every group takes batches soon, without a restart.
-async fn resume(mine: &[(i32, Rc<Group>)], outside: &Rc<Outside>) {
+async fn resume(log: &ShardLog, mine: &[(i32, Rc<Group>)], outside: &Rc<Outside>) {
     let began = rt::now();
     for (n, g) in mine {
         loop {
@@ -192,7 +205,9 @@ async fn resume(mine: &[(i32, Rc<Group>)], outside: &Rc<Outside>) {
             let waited = began.elapsed();
             assert!(
                 waited < Duration::from_secs(30),
-                "group {n} takes nothing though the disk has room"
+                "group {n} takes nothing though the disk has room: pressure {}, {:?}",
+                log.pressure(),
+                log.disk()
             );
             rt::sleep(Duration::from_millis(20)).await;
         }
@@ -227,8 +242,20 @@ async fn round(mine: &[(i32, Rc<Group>)], outside: &Rc<Outside>) {
             }
         }
     }
-    for (n, id, w) in waits {
-        let a = w.await.expect("a sole voter commits");
+    for (n, id, mut w) in waits {
+        // What was taken just before the last byte went may have to wait for room.
+        let soon = rt::timeout(Duration::from_secs(20), &mut w).await;
+        let committed = match soon {
+            Ok(committed) => committed,
+            Err(_) => {
+                World::current().configure(|c| c.disk_bytes = None);
+                outside.waited.set(outside.waited.get() + 1);
+                rt::timeout(Duration::from_secs(20), w)
+                    .await
+                    .expect("with room again it goes on")
+            }
+        };
+        let a = committed.expect("a sole voter commits");
         outside.groups[n as usize]
             .borrow_mut()
             .acknowledged
@@ -294,6 +321,7 @@ struct Verdict {
     trace: u64,
     refused: u64,
     resumed: u64,
+    waited: u64,
 }
 
 fn run_seed(seed: u64, tight: bool) -> Verdict {
@@ -320,7 +348,7 @@ fn run_seed(seed: u64, tight: bool) -> Verdict {
         };
         if tight {
             // A start on a full disk has journals: one before it has served.
-            let full = !last && *outside.starts_checked.borrow() >= u64::from(plan.shards);
+            let full = !last && outside.served.borrow().len() == usize::from(plan.shards);
             let size = world.used_bytes() + draw(3) * 4096;
             world.configure(|c| c.disk_bytes = full.then_some(size));
         }
@@ -342,6 +370,7 @@ fn run_seed(seed: u64, tight: bool) -> Verdict {
             );
         }
         outside.running.set(plan.shards);
+        outside.appending.set(plan.shards);
         PARTS.set(Some((Rc::default(), outside.clone())));
         let launch = Launch {
             shards: plan.shards,
@@ -369,6 +398,7 @@ fn run_seed(seed: u64, tight: bool) -> Verdict {
         trace: world.trace(),
         refused: outside.refused.get(),
         resumed: outside.resumed.get(),
+        waited: outside.waited.get(),
     }
 }
 
@@ -386,7 +416,7 @@ fn many(tight: bool) {
     let (seeds, alone) = seeds();
     let mut sum = rt::sim::Faults::default();
     let (mut checked, mut starts, mut in_recovery, mut repeated) = (0, 0, 0, 0);
-    let (mut refused, mut resumed) = (0, 0);
+    let (mut refused, mut resumed, mut waited) = (0, 0, 0);
     for &seed in &seeds {
         let v = run_seed(seed, tight);
         // Two runs of a seed take the same steps.
@@ -403,6 +433,7 @@ fn many(tight: bool) {
         in_recovery += v.in_recovery;
         refused += v.refused;
         resumed += v.resumed;
+        waited += v.waited;
         sum.no_room += v.faults.no_room;
         let f = &v.faults;
         sum.kills += f.kills;
@@ -417,7 +448,7 @@ fn many(tight: bool) {
     }
     if tight {
         println!(
-            "SHOW tight_seeds={} tight_acknowledged_checked={checked} tight_refused={refused} tight_resumed={resumed} tight_no_room={}",
+            "SHOW tight_seeds={} tight_acknowledged_checked={checked} tight_refused={refused} tight_resumed={resumed} tight_waited={waited} tight_no_room={}",
             seeds.len(),
             sum.no_room
         );
