@@ -1,5 +1,5 @@
 //! Hundreds of starts of which none gets to a checkpoint, on a disk with room and on a full one (built with `--cfg tailrace_sim`): a loop of restarts must never
-//! leave a directory that can't be started. What was acknowledged is there at every start, and batches are taken again once a start has room.
+//! leave a directory that can't be started. And a write or sync that fails for another reason ends the log, which loses nothing either. What was acknowledged is there at every start, and batches are taken again once a start has room.
 #![cfg(tailrace_sim)]
 
 use std::cell::{Cell, RefCell};
@@ -8,7 +8,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use engine::batch::Batch;
-use engine::log::{ShardLog, StoreConfig, recover};
+use engine::log::{LogError, ShardLog, StoreConfig, recover};
 use engine::memory::Budget;
 use engine::metrics::ShardMetrics;
 use engine::rt;
@@ -35,19 +35,29 @@ fn config(memory: u64) -> StoreConfig {
     }
 }
 
+/// Ends the process, as a node does; the tests in which nothing may fail say so.
+fn failed(e: &LogError, may_fail: bool) -> ! {
+    assert!(may_fail, "the log failed: {e}");
+    rt::exit(7)
+}
+
 /// One start: groups that serve, with everything acknowledged in them. `None` when the log waits for room instead.
-async fn start(memory: u64, acked: &Acked) -> Option<(ShardLog, Vec<Rc<Group>>)> {
+async fn start(memory: u64, acked: &Acked, may_fail: bool) -> Option<(ShardLog, Vec<Rc<Group>>)> {
     let cfg = config(memory);
-    let mut found = recover(&cfg)
-        .await
-        .expect("whatever loop of starts it was: there is a next one");
+    let mut found = match recover(&cfg).await {
+        Ok(found) => found,
+        Err(e) => failed(&e, may_fail),
+    };
     let part = found.shards.pop().expect("one shard");
     let budget = Budget::new(cfg.memory_per_shard);
     let metrics = Rc::new(ShardMetrics::default());
     let open = ShardLog::open(Rc::new(cfg), ShardId(0), part, budget, metrics);
     let opened = rt::timeout(Duration::from_secs(5), open).await.ok()?;
-    let (log, restored) = opened.expect("the log opens");
-    log.set_on_failure(Rc::new(|e| panic!("the log failed: {e}")));
+    let (log, restored) = match opened {
+        Ok(opened) => opened,
+        Err(e) => failed(&e, may_fail),
+    };
+    log.set_on_failure(Rc::new(move |e| failed(e, may_fail)));
     let groups = Groups::new(log.clone(), NodeId(1), Rc::new(Silent));
     groups.restore(restored).expect("sound");
     groups.run().detach();
@@ -103,8 +113,10 @@ async fn produce(mine: &[Rc<Group>], acked: &Acked) -> bool {
 /// Starts, produces if it may, and ends by `how` before or after a checkpoint.
 fn run(world: &World, memory: u64, acked: &Acked, how: Option<Stop>) -> Option<bool> {
     let acked = acked.clone();
+    let mut may_fail = false;
+    world.configure(|c| may_fail = c.fail_op.is_some());
     let ended = world.run(move || async move {
-        let (log, mine) = start(memory, &acked).await?;
+        let (log, mine) = start(memory, &acked, may_fail).await?;
         let taken = produce(&mine, &acked).await;
         if let Some(how) = how {
             World::current().stop(how);
@@ -117,6 +129,7 @@ fn run(world: &World, memory: u64, acked: &Acked, how: Option<Stop>) -> Option<b
     match ended {
         Outcome::Done(taken) => taken,
         Outcome::Stopped(_) => Some(true),
+        Outcome::Exited(7) => None,
         other => panic!("seed {}: {other:?}", world.seed()),
     }
 }
@@ -139,7 +152,7 @@ fn empty(world: &World) {
 }
 
 #[test]
-fn any_number_of_starts_may_end_before_their_first_checkpoint() {
+fn hundreds_of_starts_may_be_cut_short() {
     let world = World::new(7, SimConfig::default());
     let acked = Acked::default();
     for n in 0..STARTS {
@@ -179,7 +192,7 @@ fn a_journal_that_restarts_have_nearly_filled_is_left_alone_until_there_is_room(
         fill(&world);
         let (a, waits) = (acked.clone(), waited.clone());
         world.run(move || async move {
-            let started = start(memory, &a).await.is_some();
+            let started = start(memory, &a, false).await.is_some();
             waits.set(waits.get() + u64::from(!started));
             World::current().stop(stop(n));
         });
@@ -192,4 +205,22 @@ fn a_journal_that_restarts_have_nearly_filled_is_left_alone_until_there_is_room(
     empty(&world);
     assert_eq!(run(&world, memory, &acked, None), Some(true));
     assert_eq!(run(&world, memory, &acked, None), Some(true));
+}
+
+#[test]
+fn a_write_that_fails_ends_the_log_and_loses_nothing() {
+    let world = World::new(10, SimConfig::default());
+    let acked = Acked::default();
+    let mut ended = 0;
+    let mut draws = Draw(10);
+    for n in 0..150 {
+        let op = world.faults().disk_ops + 1 + draws.below(60);
+        world.configure(|c| c.fail_op = Some(op));
+        let how = (n % 2 == 0).then(|| stop(n));
+        ended += u64::from(run(&world, 4 << 20, &acked, how).is_none());
+        // The next one must find everything.
+        world.configure(|c| c.fail_op = None);
+        assert_eq!(run(&world, 4 << 20, &acked, Some(stop(n))), Some(true));
+    }
+    assert!(ended > 30 && world.faults().failed_ops > 30, "{ended}");
 }
