@@ -6,6 +6,14 @@ pub const BLOCK_BYTES: usize = 4096;
 pub const COMMIT_BYTES: usize = 1 << 20;
 /// Commits on their way to the disk at one time.
 pub const COMMITS_IN_FLIGHT: usize = 4;
+/// Batches larger than this go to an extent file instead of the journal (L7), in bytes; a small journal sets a lower bound.
+pub const LARGE_APPEND_BYTES: usize = 1 << 20;
+/// An extent file is left for a new one when it is this long, in bytes.
+pub const EXTENT_FILE_BYTES: u64 = 256 << 20;
+/// Bytes of an extent that are written, read or checked before other tasks get a turn.
+pub const EXTENT_PIECE_BYTES: usize = 1 << 20;
+/// Extents that a shard writes at one time.
+pub const EXTENT_WRITES: usize = 2;
 /// Size of a new journal, in bytes; it is extended in the background.
 pub const JOURNAL_START_BYTES: u64 = 32 << 20;
 /// Smallest journal, in bytes, however little memory there is.

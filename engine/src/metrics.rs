@@ -87,6 +87,10 @@ shard_metrics! {
     journal_live_bytes: Gauge,
     /// Size of the journal file in bytes
     journal_size_bytes: Gauge,
+    /// Batches written to extent files
+    extents_written: Counter,
+    /// Bytes of batches written to extent files
+    extent_bytes_written: Counter,
     /// Bytes written out to segments
     segment_bytes_written: Counter,
     /// Syncs of segments, directories and checkpoints

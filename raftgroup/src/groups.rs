@@ -215,7 +215,7 @@ impl Groups {
         self.log.memory_bytes()
     }
 
-    pub(crate) fn shard_log(&self) -> &ShardLog {
+    pub fn shard_log(&self) -> &ShardLog {
         &self.log
     }
 

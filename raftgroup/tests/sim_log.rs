@@ -44,6 +44,7 @@ struct Outside {
     checked: RefCell<u64>,
     starts_checked: RefCell<u64>,
     running: Cell<u16>,
+    extents: Cell<u64>,
 }
 
 /// What is drawn for one start.
@@ -164,7 +165,11 @@ async fn round(mine: &[(i32, Rc<Group>)], outside: &Rc<Outside>) {
             };
             let records = 1 + (rt::random_u64() % 3) as i32;
             let batch = numbered(id, records, bytes as usize);
-            match g.produce(batch, Acks::All, rt::wall_clock_ms()) {
+            let extent = rt::random_u64() % 12 == 0;
+            outside
+                .extents
+                .set(outside.extents.get() + u64::from(extent));
+            match produce(g, batch, extent).await {
                 Ok(Produced::Wait(w)) => waits.push((*n, id, w)),
                 Ok(Produced::Done(_)) => panic!("acks=all waits"),
                 Err(ProduceError::Overloaded) => {}
@@ -234,6 +239,7 @@ async fn check(g: &Rc<Group>, outside: &Rc<Outside>, n: i32) {
 struct Verdict {
     faults: rt::sim::Faults,
     checked: u64,
+    extents: u64,
     starts: u64,
     in_recovery: u64,
     trace: u64,
@@ -298,6 +304,7 @@ fn run_seed(seed: u64) -> Verdict {
     Verdict {
         faults: world.faults(),
         checked,
+        extents: outside.extents.get(),
         starts,
         in_recovery,
         trace: world.trace(),
@@ -308,7 +315,7 @@ fn run_seed(seed: u64) -> Verdict {
 fn nothing_acknowledged_is_lost() {
     let (seeds, alone) = seeds();
     let mut sum = rt::sim::Faults::default();
-    let (mut checked, mut starts, mut in_recovery, mut repeated) = (0, 0, 0, 0);
+    let (mut checked, mut starts, mut in_recovery, mut repeated, mut extents) = (0, 0, 0, 0, 0);
     for &seed in &seeds {
         let v = run_seed(seed);
         // Two runs of a seed take the same steps.
@@ -321,6 +328,7 @@ fn nothing_acknowledged_is_lost() {
             repeated += 1;
         }
         checked += v.checked;
+        extents += v.extents;
         starts += v.starts;
         in_recovery += v.in_recovery;
         let f = &v.faults;
@@ -335,7 +343,7 @@ fn nothing_acknowledged_is_lost() {
         sum.disk_ops += f.disk_ops;
     }
     println!(
-        "SHOW seeds={} acknowledged_checked={checked} starts_checked={starts} kills={} power_cuts={} stops_in_recovery={in_recovery} writes_lost={} writes_torn={} writes_kept={} journal_writes_in_flight={} names_lost={} reordered={} disk_ops={} repeated={repeated}",
+        "SHOW seeds={} acknowledged_checked={checked} extents={extents} starts_checked={starts} kills={} power_cuts={} stops_in_recovery={in_recovery} writes_lost={} writes_torn={} writes_kept={} journal_writes_in_flight={} names_lost={} reordered={} disk_ops={} repeated={repeated}",
         seeds.len(),
         sum.kills,
         sum.power_cuts,
@@ -350,6 +358,7 @@ fn nothing_acknowledged_is_lost() {
     if !alone {
         let fired = [
             checked,
+            extents,
             sum.kills,
             sum.power_cuts,
             in_recovery,

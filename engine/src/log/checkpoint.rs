@@ -13,13 +13,14 @@ use std::path::{Path, PathBuf};
 use bytes::{BufMut, Bytes, BytesMut};
 use uuid::Uuid;
 
+use super::extent::{self, ExtentFile};
 use super::replica::{ReplicaState, WritePosition};
 use super::segment::{self, SegmentMeta};
 use super::terms::{TermRow, TermTable};
 use super::wire::{Reader, put_varint};
 use crate::types::*;
 
-const MAGIC: u32 = u32::from_le_bytes(*b"TRC1");
+const MAGIC: u32 = u32::from_le_bytes(*b"TRC2");
 const FRAME_HEADER_BYTES: usize = 4 + 4 + 4 + 1 + 8;
 /// Largest body of a frame that a start accepts, in bytes.
 const MAX_BODY_BYTES: usize = 256 << 20;
@@ -45,6 +46,7 @@ pub struct ReplicaFrame {
     /// Rows up to `state_at`.
     pub terms: Vec<TermRow>,
     pub manifest: Vec<SegmentMeta>,
+    pub extents: Vec<ExtentFile>,
     pub state_at: RaftIndex,
     /// What the layer above needs to go on from `state_at`.
     pub state: Bytes,
@@ -72,6 +74,7 @@ impl ReplicaFrame {
             next_generation: r.next_generation,
             terms: terms.copied().collect(),
             manifest: r.segments.iter().map(|s| s.meta.borrow().clone()).collect(),
+            extents: r.extents.files.clone(),
             state_at,
             state,
         }
@@ -115,6 +118,7 @@ impl ReplicaFrame {
         for m in &self.manifest {
             segment::put_meta(out, m);
         }
+        extent::put_files(out, &self.extents);
         put_varint(out, self.state.len() as u64);
         out.put_slice(&self.state);
     }
@@ -147,11 +151,12 @@ impl ReplicaFrame {
             });
         }
         TermTable::from_rows(terms.clone())?;
-        let segments = r.count(24)?;
+        let segments = r.count(25)?;
         let mut manifest = Vec::with_capacity(segments);
         for _ in 0..segments {
             manifest.push(segment::meta(&mut r)?);
         }
+        let extents = extent::get_files(&mut r)?;
         let state_bytes = r.count(1)?;
         let state = Bytes::copy_from_slice(r.take(state_bytes)?);
         let sound = r.is_empty() && write.1 <= write.0 && written_out <= state_at;
@@ -168,6 +173,7 @@ impl ReplicaFrame {
             next_generation,
             terms,
             manifest,
+            extents,
             state_at,
             state,
         })
@@ -356,12 +362,20 @@ mod tests {
                 base_index: RaftIndex(1),
                 generation: 2,
                 end: 5000,
+                extent_bytes: 70_000,
                 last_index: RaftIndex(written),
                 next_offset: Offset(written as i64 * 2),
                 max_timestamp: 7,
                 created_ms: 1,
                 sealed: false,
                 rows: vec![],
+            }],
+            extents: vec![ExtentFile {
+                id: extent::ExtentFileId {
+                    boot_epoch: BootEpoch(2),
+                    number: 1,
+                },
+                last_index: RaftIndex(written),
             }],
             state_at: RaftIndex(written + 2),
             state: Bytes::from_static(b"opaque"),

@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use bytes::Bytes;
 
-use super::reader::segment_for;
+use super::reader::{Source, segment_for};
 use super::shard::{Inner, Replica, Trash};
 use super::{LogError, LogPolicy, PendingRead, Read};
 use crate::limits::*;
@@ -118,10 +118,15 @@ impl ReplicaLog {
         s.log_start = start.min(s.high_watermark);
         s.frame_dirty = true;
         let gone = s.trim_segments();
+        let first = s.first;
+        let extents = s.extents.trim_to(first);
+        let directory = self.inner.files.directory(s.group, s.id);
         let mut checkpoint = self.inner.checkpoint.borrow_mut();
         checkpoint
             .trash
             .extend(gone.into_iter().map(Trash::Segment));
+        let paths = extents.iter().map(|f| directory.join(f.file_name()));
+        checkpoint.trash.extend(paths.map(Trash::Extents));
         self.inner.janitor.notify();
     }
 
@@ -159,18 +164,35 @@ impl ReplicaLog {
             return Read::Later(PendingRead {
                 files: self.inner.files.clone(),
                 group: s.group,
-                segment: segment.clone(),
+                source: Source::Segment(segment.clone()),
                 from,
                 max_bytes,
                 bound,
                 epochs: s.terms.epochs_from(from),
             });
         }
+        if let Some(extent) = s.slots[first].extent() {
+            if s.slots[first].header.next_offset > bound {
+                return Read::Ready(Vec::new());
+            }
+            return Read::Later(PendingRead {
+                files: self.inner.files.clone(),
+                group: s.group,
+                source: Source::Extent {
+                    directory: self.inner.files.directory(s.group, s.id),
+                    extent,
+                },
+                from,
+                max_bytes,
+                bound,
+                epochs: Vec::new(),
+            });
+        }
         let mut batches = Vec::new();
         let mut room = max_bytes;
         for slot in s.slots.iter().skip(first) {
             let h = &slot.header;
-            if h.next_offset > bound {
+            if h.next_offset > bound || h.kind == EntryKind::Extent {
                 break;
             }
             if h.kind != EntryKind::Batch {
@@ -205,7 +227,7 @@ impl ReplicaLog {
     ) -> Result<Option<Vec<Bytes>>, LogError> {
         match self.read(from, max_bytes, bound) {
             Read::Ready(batches) => Ok(Some(batches)),
-            Read::Later(read) => read.run().await.map(Some),
+            Read::Later(read) => read.run_whole().await.map(Some),
             Read::OutOfRange => Ok(None),
             Read::Damaged { to } => Err(LogError::Damaged {
                 group: self.group(),
@@ -243,14 +265,22 @@ impl ReplicaLog {
                 }
             }
         }
-        let s = self.state.borrow();
-        let found = s.slots.iter().find(|slot| {
-            slot.max_timestamp >= ts
-                && slot.header.next_offset > s.log_start
-                && slot.header.next_offset <= bound
-                && slot.data.is_some()
-        });
-        Ok(found.and_then(|slot| slot.data.clone()))
+        let found = {
+            let s = self.state.borrow();
+            let found = s.slots.iter().find(|slot| {
+                slot.max_timestamp >= ts
+                    && slot.header.next_offset > s.log_start
+                    && slot.header.next_offset <= bound
+                    && slot.data.is_some()
+            });
+            match found {
+                None => return Ok(None),
+                Some(slot) if slot.header.kind == EntryKind::Batch => return Ok(slot.data.clone()),
+                Some(slot) => slot.header.base_offset,
+            }
+        };
+        let batches = self.read_whole(found, 1, bound).await?;
+        Ok(batches.and_then(|b| b.into_iter().next()))
     }
 
     /// The first batch of those with the largest timestamp below `bound`.

@@ -635,6 +635,7 @@ impl Janitor {
                     shrink_and_remove(&s.path).await?;
                     shrink_and_remove(&super::segment::index_path(&s.path)).await?;
                 }
+                Trash::Extents(path) => shrink_and_remove(&path).await?,
                 Trash::Directory(d) => {
                     if rt::fs::exists(&d)
                         .await

@@ -256,7 +256,7 @@ impl Journal {
             e,
             carried,
         );
-        self.open.bulk |= !carried && matches!(e.kind, EntryKind::Batch | EntryKind::Command);
+        self.open.bulk |= !carried && (e.kind.is_batch() || e.kind == EntryKind::Command);
         let runs = &mut self.open.directory.runs;
         let extends = slot.0 == self.open.lsn && {
             let run = &runs[slot.1];

@@ -15,7 +15,7 @@ use crate::types::*;
 
 const MAGIC: u32 = u32::from_le_bytes(*b"TRN1");
 /// Raised when an older Tailrace couldn't read what this one writes.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NodeFile {
@@ -86,6 +86,14 @@ pub async fn raise_boot_epoch(data_dir: &Path) -> Result<NodeFile, LogError> {
                 path,
                 why: format!(
                     "written by a newer Tailrace (data format {version}, this one knows {VERSION}); run that version or choose another directory"
+                ),
+            });
+        }
+        if version < VERSION {
+            return Err(LogError::Format {
+                path,
+                why: format!(
+                    "written by an early Tailrace (data format {version}, this one knows {VERSION} only); read it with that version, or choose another directory"
                 ),
             });
         }

@@ -2,13 +2,16 @@
 //!
 //! A read goes to one segment. It begins at a row of the sparse index, walks the frames to the asked offset and takes whole batches from there on, the
 //! first one always. Where a frame is broken or a batch's CRC is wrong, the walk looks for the next sound batch: an offset inside the damage is
-//! answered by its name ([`LogError::Damaged`]), one behind it is served.
+//! answered by its name ([`LogError::Damaged`]), one behind it is served. A batch in an extent (L7) is read when the walk comes to it; one that is first and larger than what was
+//! asked for only after the caller has been told, as it may have to find memory for it.
 
+use std::path::PathBuf;
 use std::rc::Rc;
 
 use bytes::{Bytes, BytesMut};
 
 use super::block::MAX_BLOCK_BYTES;
+use super::extent::{self, Extent};
 use super::frame::{self, Frame, Parsed};
 use super::segment::{IndexRow, Segment, row_for_offset};
 use super::{LogError, files::Files};
@@ -23,7 +26,7 @@ const FRAME_MAX_BYTES: usize = MAX_BLOCK_BYTES;
 pub struct PendingRead {
     pub(crate) files: Rc<Files>,
     pub(crate) group: GroupId,
-    pub(crate) segment: Rc<Segment>,
+    pub(crate) source: Source,
     pub(crate) from: Offset,
     pub(crate) max_bytes: usize,
     pub(crate) bound: Offset,
@@ -31,50 +34,102 @@ pub struct PendingRead {
     pub(crate) epochs: Vec<(Offset, LeaderEpoch)>,
 }
 
+/// Where a read begins.
+#[derive(Clone)]
+pub(crate) enum Source {
+    Segment(Rc<Segment>),
+    Extent { directory: PathBuf, extent: Extent },
+}
+
+/// What a read gave.
+pub enum Found {
+    /// In order, all of them below the bound; empty when none lies between `from` and the bound in this segment.
+    Batches(Vec<Bytes>),
+    /// The first batch takes this many bytes, more than were asked for: find memory for them and go on.
+    Larger { bytes: usize, read: PendingRead },
+}
+
 impl PendingRead {
-    /// The batches, in order, all of them below the bound; empty when none lies between `from` and the bound in this segment.
-    pub async fn run(self) -> Result<Vec<Bytes>, LogError> {
-        self.files.load_rows(&self.segment).await?;
-        let row = self
-            .segment
+    /// Bytes that the answer takes, about.
+    pub fn bytes(&self) -> usize {
+        match &self.source {
+            Source::Segment(_) => self.max_bytes,
+            Source::Extent { extent, .. } => extent.total_bytes(),
+        }
+    }
+
+    /// Runs to the end, however large the first batch is.
+    pub(crate) async fn run_whole(self) -> Result<Vec<Bytes>, LogError> {
+        let mut found = self.run().await?;
+        loop {
+            match found {
+                Found::Batches(batches) => return Ok(batches),
+                Found::Larger { read, .. } => found = Box::pin(read.run()).await?,
+            }
+        }
+    }
+
+    pub async fn run(self) -> Result<Found, LogError> {
+        match self.source.clone() {
+            Source::Segment(segment) => self.run_in(&segment).await,
+            Source::Extent { directory, extent } => {
+                match extent::read(&self.files, &directory, &extent).await? {
+                    Some(batch) => Ok(Found::Batches(vec![batch])),
+                    None => {
+                        let h = extent.header();
+                        let path = directory.join(extent.file.file_name());
+                        Err(self.damaged(&path, h.base_offset, h.next_offset()))
+                    }
+                }
+            }
+        }
+    }
+
+    fn damaged(&self, path: &std::path::Path, from: Offset, to: Offset) -> LogError {
+        self.files.damage_found(self.group, path, from, to);
+        LogError::Damaged {
+            group: self.group,
+            from,
+            to,
+        }
+    }
+
+    async fn run_in(mut self, segment: &Rc<Segment>) -> Result<Found, LogError> {
+        self.files.load_rows(segment).await?;
+        let row = segment
             .rows(|rows| row_for_offset(rows, self.from))
             .flatten();
         let Some(row) = row else {
-            return Ok(Vec::new());
+            return Ok(Found::Batches(Vec::new()));
         };
         let mut walk = Walk::new(self.from, self.max_bytes, self.bound);
         walk.expected = Some(row.offset);
         walk.epochs = self.epochs.clone();
-        self.walk(&mut walk, row).await?;
+        if let Some((directory, extent)) = self.walk(segment, &mut walk, row).await? {
+            let bytes = extent.total_bytes();
+            self.source = Source::Extent { directory, extent };
+            return Ok(Found::Larger { bytes, read: self });
+        }
         match walk.damaged {
             Some((from, to)) if walk.batches.is_empty() => {
                 let to = to
-                    .unwrap_or_else(|| self.offset_after(row))
+                    .unwrap_or_else(|| offset_after(segment, row))
                     .max(Offset(from.0 + 1));
-                self.files
-                    .damage_found(self.group, &self.segment.path, from, to);
-                Err(LogError::Damaged {
-                    group: self.group,
-                    from,
-                    to,
-                })
+                Err(self.damaged(&segment.path, from, to))
             }
-            _ => Ok(walk.batches),
+            _ => Ok(Found::Batches(walk.batches)),
         }
     }
 
-    /// Where the log can be read again behind the stretch of `row`.
-    fn offset_after(&self, row: IndexRow) -> Offset {
-        let next = self
-            .segment
-            .rows(|rows| rows.iter().find(|r| r.position > row.position).copied());
-        next.flatten()
-            .map_or_else(|| self.segment.meta.borrow().next_offset, |r| r.offset)
-    }
-
-    async fn walk(&self, walk: &mut Walk, row: IndexRow) -> Result<(), LogError> {
-        let file = self.files.open_segment(&self.segment).await?;
-        let end = self.segment.meta.borrow().end;
+    /// Walks from `row` on. Gives the extent of a first batch that is larger than what was asked for, and its directory.
+    async fn walk(
+        &self,
+        segment: &Rc<Segment>,
+        walk: &mut Walk,
+        row: IndexRow,
+    ) -> Result<Option<(PathBuf, Extent)>, LogError> {
+        let file = self.files.open_segment(segment).await?;
+        let end = segment.meta.borrow().end;
         let mut position = row.position;
         let mut buffer = Bytes::new();
         let mut want = self
@@ -87,13 +142,13 @@ impl PendingRead {
                 let (have, ask) = (buffer.len(), goal - buffer.len());
                 let more = self
                     .files
-                    .read(&file, &self.segment.path, position + have as u64, ask)
+                    .read(&file, &segment.path, position + have as u64, ask)
                     .await?;
                 if more.len() < ask {
                     // The file is shorter than the checkpoint says: what is missing is damage.
                     walk.damaged
                         .get_or_insert((walk.next_offset().max(self.from), None));
-                    return Ok(());
+                    return Ok(None);
                 }
                 buffer = join(buffer, more);
             }
@@ -102,11 +157,31 @@ impl PendingRead {
             position += at as u64;
             let _ = buffer.split_to(at);
             match step {
-                Step::Done => return Ok(()),
+                Step::Done => return Ok(None),
+                Step::Extent { extent, bytes } => {
+                    let directory = segment.path.parent();
+                    let directory = directory.expect("a segment lies in a directory");
+                    if walk.batches.is_empty() && extent.total_bytes() > self.max_bytes {
+                        return Ok(Some((directory.to_owned(), *extent)));
+                    }
+                    let batch = extent::read(&self.files, directory, &extent).await?;
+                    if !walk.take_extent(&extent, batch) {
+                        return Ok(None);
+                    }
+                    position += bytes as u64;
+                    let _ = buffer.split_to(bytes);
+                }
                 Step::More(bytes) => want = bytes.max(READ_AHEAD_MIN_BYTES),
             }
         }
     }
+}
+
+/// Where the log can be read again behind the stretch of `row`.
+fn offset_after(segment: &Segment, row: IndexRow) -> Offset {
+    let next = segment.rows(|rows| rows.iter().find(|r| r.position > row.position).copied());
+    next.flatten()
+        .map_or_else(|| segment.meta.borrow().next_offset, |r| r.offset)
 }
 
 fn join(front: Bytes, back: Bytes) -> Bytes {
@@ -124,6 +199,11 @@ enum Step {
     Done,
     /// This many bytes, from the place reached, are needed for the next frame.
     More(usize),
+    /// The frame at the place reached, so many bytes long, names this extent, which is wanted.
+    Extent {
+        extent: Box<Extent>,
+        bytes: usize,
+    },
 }
 
 /// Takes frames one after the other; pure.
@@ -178,7 +258,7 @@ impl Walk {
                             continue;
                         }
                         Taken::Stop => return Step::Done,
-                        Taken::Broken => None,
+                        Taken::Broken | Taken::Wanted => None,
                     }
                 }
                 Parsed::Frame(Frame::Batch(h)) if h.total_bytes > FRAME_MAX_BYTES => None,
@@ -201,6 +281,23 @@ impl Walk {
                     *at += total_bytes;
                     continue;
                 }
+                Parsed::Frame(Frame::Extent {
+                    extent,
+                    total_bytes,
+                }) => match self.extent(&extent.header()) {
+                    Taken::Next => {
+                        *at += total_bytes;
+                        continue;
+                    }
+                    Taken::Stop => return Step::Done,
+                    Taken::Wanted => {
+                        return Step::Extent {
+                            extent: Box::new(extent),
+                            bytes: total_bytes,
+                        };
+                    }
+                    Taken::Broken => None,
+                },
                 Parsed::Frame(Frame::Service { total_bytes, .. } | Frame::Pad { total_bytes }) => {
                     *at += total_bytes;
                     continue;
@@ -247,6 +344,37 @@ impl Walk {
         Taken::Next
     }
 
+    /// Whether a batch in an extent is the next one that is wanted.
+    fn extent(&mut self, h: &BatchHeader) -> Taken {
+        if self.expected.is_some_and(|e| e != h.base_offset) || !self.epoch_is_right(h) {
+            return Taken::Broken;
+        }
+        if h.next_offset() <= self.from {
+            self.expected = Some(h.next_offset());
+            return Taken::Next;
+        }
+        let no_room = !self.batches.is_empty() && h.total_bytes > self.room;
+        if no_room || h.next_offset() > self.bound {
+            return Taken::Stop;
+        }
+        Taken::Wanted
+    }
+
+    /// Takes what was read of a wanted extent; `None` is damage. `false`: the walk ends here.
+    fn take_extent(&mut self, extent: &Extent, batch: Option<Bytes>) -> bool {
+        let h = extent.header();
+        let Some(batch) = batch else {
+            if self.batches.is_empty() {
+                self.damaged = Some((h.base_offset, Some(h.next_offset())));
+            }
+            return false;
+        };
+        self.expected = Some(h.next_offset());
+        self.room = self.room.saturating_sub(batch.len());
+        self.batches.push(batch);
+        true
+    }
+
     fn epoch_is_right(&self, h: &BatchHeader) -> bool {
         let after = self
             .epochs
@@ -264,15 +392,8 @@ impl Walk {
             return Resync::Stop;
         }
         let sound = (*at + 1..(buffer.len() + 1).saturating_sub(HEADER_BYTES)).find_map(|p| {
-            if buffer[p + 16] != 2 {
-                return None;
-            }
-            let h = BatchHeader::parse(&buffer[p..]).ok()?;
-            let end = p
-                .checked_add(h.total_bytes)
-                .filter(|e| *e <= buffer.len())?;
-            let follows = h.base_offset >= lost_from;
-            (follows && Batch::check(buffer.slice(p..end)).is_ok()).then_some((p, h.base_offset))
+            let base = sound_batch_at(buffer, p)?;
+            (base >= lost_from).then_some((p, base))
         });
         match sound {
             Some((p, base)) if base <= self.from => {
@@ -292,6 +413,25 @@ impl Walk {
     }
 }
 
+/// The base offset of the sound batch, or the sound name of one in an extent, that begins at `p`.
+fn sound_batch_at(buffer: &Bytes, p: usize) -> Option<Offset> {
+    match buffer[p + 16] {
+        2 => {
+            let h = BatchHeader::parse(&buffer[p..]).ok()?;
+            let end = p
+                .checked_add(h.total_bytes)
+                .filter(|e| *e <= buffer.len())?;
+            let sound = Batch::check(buffer.slice(p..end)).is_ok();
+            sound.then_some(h.base_offset)
+        }
+        frame::SERVICE_MAGIC => match frame::parse(&buffer[p..]) {
+            Parsed::Frame(Frame::Extent { extent, .. }) => Some(extent.header().base_offset),
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
 enum Resync {
     Found,
     Stop,
@@ -302,6 +442,8 @@ enum Resync {
 enum Taken {
     Next,
     Stop,
+    /// Its bytes must be read.
+    Wanted,
     Broken,
 }
 

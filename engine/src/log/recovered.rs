@@ -60,6 +60,7 @@ impl RecoveredReplica {
             next_generation: 1,
             terms: Vec::new(),
             manifest: Vec::new(),
+            extents: Vec::new(),
             state_at: RaftIndex(0),
             state,
         };
@@ -150,6 +151,7 @@ impl RecoveredReplica {
                 },
                 lsn,
                 max_timestamp: -1,
+                extent_bytes: 0,
                 data: None,
             });
             base_offset = next_offset.max(base_offset);
@@ -371,6 +373,7 @@ mod tests {
                 base_index: RaftIndex(1),
                 generation: 1,
                 end: 5000,
+                extent_bytes: 0,
                 last_index: RaftIndex(0),
                 next_offset: Offset(0),
                 max_timestamp: -1,

@@ -33,6 +33,8 @@ pub struct SegmentMeta {
     pub generation: u64,
     /// Bytes that count: the end of the last whole entry.
     pub end: u64,
+    /// Bytes of the batches that its entries name in extent files.
+    pub extent_bytes: u64,
     pub last_index: RaftIndex,
     pub next_offset: Offset,
     pub max_timestamp: i64,
@@ -41,6 +43,13 @@ pub struct SegmentMeta {
     pub sealed: bool,
     /// Rows of the sparse index; empty once they lie in an index file, which a sealed segment gets.
     pub rows: Vec<IndexRow>,
+}
+
+impl SegmentMeta {
+    /// Bytes of the log that this stretch of it takes on the disk.
+    pub fn bytes(&self) -> u64 {
+        self.end + self.extent_bytes
+    }
 }
 
 /// A segment of a live replica.
@@ -53,6 +62,8 @@ pub(crate) struct Segment {
     pub unsynced: Cell<bool>,
     /// Its directory entry hasn't been synced yet.
     pub fresh: Cell<bool>,
+    /// The last entry noted names an extent.
+    after_extent: Cell<bool>,
 }
 
 pub fn file_name(m: &SegmentMeta) -> String {
@@ -74,16 +85,26 @@ impl Segment {
             loaded_rows: RefCell::new(None),
             unsynced: Cell::new(false),
             fresh: Cell::new(fresh),
+            after_extent: Cell::new(false),
         })
     }
 
-    /// Notes a whole entry that was written at `position`.
-    pub fn note(&self, h: &EntryHeader, position: u64, end: u64, max_timestamp: i64) {
+    /// Notes a whole entry that was written at `position`, and names `extent_bytes` elsewhere.
+    pub fn note(
+        &self,
+        h: &EntryHeader,
+        position: u64,
+        end: u64,
+        extent_bytes: u64,
+        max_timestamp: i64,
+    ) {
         let mut m = self.meta.borrow_mut();
-        let begin = m
-            .rows
-            .last()
-            .is_none_or(|r| position >= r.position + INDEX_INTERVAL_BYTES);
+        // An extent is a stretch of its own: who looks for a time reads one at the most.
+        let apart = self.after_extent.replace(extent_bytes > 0) || extent_bytes > 0;
+        let begin = apart
+            || m.rows
+                .last()
+                .is_none_or(|r| position >= r.position + INDEX_INTERVAL_BYTES);
         if begin {
             m.rows.push(IndexRow {
                 offset: h.base_offset,
@@ -95,6 +116,7 @@ impl Segment {
             row.max_timestamp = row.max_timestamp.max(max_timestamp);
         }
         m.end = end;
+        m.extent_bytes += extent_bytes;
         m.last_index = h.index;
         m.next_offset = h.next_offset;
         m.max_timestamp = m.max_timestamp.max(max_timestamp);
@@ -183,6 +205,7 @@ pub fn put_meta(out: &mut BytesMut, m: &SegmentMeta) {
     put_varint(out, m.base_index.0);
     put_varint(out, m.generation);
     put_varint(out, m.end);
+    put_varint(out, m.extent_bytes);
     put_varint(out, m.last_index.0);
     put_varint(out, m.next_offset.0 as u64);
     out.put_i64_le(m.max_timestamp);
@@ -197,6 +220,7 @@ pub fn meta(r: &mut Reader) -> Option<SegmentMeta> {
         base_index: RaftIndex(r.varint()?),
         generation: r.varint()?,
         end: r.varint()?,
+        extent_bytes: r.varint()?,
         last_index: RaftIndex(r.varint()?),
         next_offset: Offset(r.varint()? as i64),
         max_timestamp: r.i64()?,
@@ -251,6 +275,7 @@ mod tests {
             base_index: RaftIndex(5),
             generation: 2,
             end: 1 << 33,
+            extent_bytes: 1 << 34,
             last_index: RaftIndex(77),
             next_offset: Offset(99),
             max_timestamp: -1,

@@ -12,6 +12,7 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use super::directory::Directory;
+use super::extent::{ExtentFiles, ExtentWriters};
 use super::files::{Files, io_error};
 use super::handle::ReplicaLog;
 use super::janitor::GROW_AT;
@@ -60,6 +61,7 @@ pub(crate) struct CheckpointState {
 /// Files that can go once a checkpoint that doesn't name them is synced.
 pub(crate) enum Trash {
     Segment(Rc<Segment>),
+    Extents(PathBuf),
     Directory(PathBuf),
 }
 
@@ -72,6 +74,7 @@ pub(crate) struct Inner {
     pub journal_file: Rc<JournalFile>,
     pub journal_path: PathBuf,
     pub replicas: RefCell<BTreeMap<ReplicaId, Replica>>,
+    pub extent_writers: ExtentWriters,
     pub files: Rc<Files>,
     pub cache: RefCell<Cache>,
     pub checkpoint: RefCell<CheckpointState>,
@@ -328,6 +331,7 @@ impl ShardLog {
             journal_file: Rc::new(file),
             journal_path: path,
             replicas: RefCell::default(),
+            extent_writers: ExtentWriters::default(),
             files: Files::new(cfg.data_dir.clone(), metrics.clone()),
             cache: RefCell::new(Cache {
                 cap_bytes: budget.cap(crate::memory::MemoryClass::Cache),
@@ -485,6 +489,12 @@ impl ShardLog {
         (capacity / 4).min(block::MAX_BLOCK_BYTES / 8 * 5)
     }
 
+    /// L7: batches of more bytes than this are proposed as extents; the same on every shard of a node. A small journal takes no large entries.
+    pub fn largest_in_journal(&self) -> usize {
+        let start = JOURNAL_START_BYTES.min(self.0.max_journal_bytes()) - DATA_START;
+        LARGE_APPEND_BYTES.min(start as usize / 4)
+    }
+
     /// Makes a last checkpoint and stops the background work: the clean end of a run. Nothing may be appended any more.
     pub async fn close(&self) -> Result<(), LogError> {
         self.0.submit(false);
@@ -517,6 +527,7 @@ impl Inner {
         s.written_next_offset = frame.written_next_offset;
         s.write = frame.write_position();
         s.next_generation = frame.next_generation;
+        s.extents = ExtentFiles::of_manifest(frame.extents.clone());
         s.segments = frame
             .manifest
             .iter()

@@ -7,7 +7,8 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use engine::log::{LogError, PendingRead, Read};
+use bytes::Bytes;
+use engine::log::{Found, LogError, PendingRead, Read};
 use engine::memory::{Lease, MemoryClass};
 use engine::rt;
 use engine::types::{GroupId, LeaderEpoch, Offset};
@@ -194,7 +195,7 @@ fn look(shard: &Shard, query: &FetchQuery, total: usize, max_bytes: usize) -> Sl
             }
         }
         Read::Later(read) => {
-            slot.bytes = most.max(1);
+            slot.bytes = read.bytes().max(1);
             slot.read = Some(read);
         }
         Read::OutOfRange => return refused(ErrorCode::OffsetOutOfRange),
@@ -257,7 +258,7 @@ async fn read(
             continue;
         };
         let _permit = shard.fetches.disk_reads.take().await;
-        let batches = match read.run().await {
+        let batches = match run(shard, read, total == 0, &mut lease).await {
             Ok(batches) => batches,
             Err(e) => {
                 slot.answer = PartAnswer::error(log_error(query.group, &e));
@@ -285,6 +286,28 @@ async fn read(
         lease.shrink_to(total as u64);
     }
     lease
+}
+
+/// Runs a read. A first batch that is larger than what was asked for is read only when its memory is there, and not at all behind others.
+async fn run(
+    shard: &Rc<Shard>,
+    read: PendingRead,
+    first: bool,
+    lease: &mut Option<Lease>,
+) -> Result<Vec<Bytes>, LogError> {
+    let mut found = read.run().await?;
+    loop {
+        match found {
+            Found::Batches(batches) => return Ok(batches),
+            Found::Larger { .. } if !first => return Ok(Vec::new()),
+            Found::Larger { bytes, read } => {
+                let bytes = (bytes as u64).min(shard.budget.cap(MemoryClass::Fetch));
+                drop(lease.take());
+                *lease = shard.budget.take(MemoryClass::Fetch, bytes).await.ok();
+                found = read.run().await?;
+            }
+        }
+    }
 }
 
 fn log_error(group: GroupId, e: &LogError) -> ErrorCode {
