@@ -258,7 +258,7 @@ async fn read(
             continue;
         };
         let _permit = shard.fetches.disk_reads.take().await;
-        let batches = match run(shard, read, total == 0, &mut lease).await {
+        let batches = match run(shard, read, total, call.max_bytes, &mut lease).await {
             Ok(batches) => batches,
             Err(e) => {
                 slot.answer = PartAnswer::error(log_error(query.group, &e));
@@ -288,20 +288,24 @@ async fn read(
     lease
 }
 
-/// Runs a read. A first batch that is larger than what was asked for is read only when its memory is there, and not at all behind others.
+/// Runs a read, when `total` bytes go out already. A first batch that is larger than what was asked of its partition is read only when its memory is there, and behind others only
+/// where it fits the whole answer: the next answer may begin with it.
 async fn run(
     shard: &Rc<Shard>,
     read: PendingRead,
-    first: bool,
+    total: usize,
+    max_bytes: usize,
     lease: &mut Option<Lease>,
 ) -> Result<Vec<Bytes>, LogError> {
     let mut found = read.run().await?;
     loop {
         match found {
             Found::Batches(batches) => return Ok(batches),
-            Found::Larger { .. } if !first => return Ok(Vec::new()),
+            Found::Larger { bytes, .. } if total > 0 && total + bytes > max_bytes => {
+                return Ok(Vec::new());
+            }
             Found::Larger { bytes, read } => {
-                let bytes = (bytes as u64).min(shard.budget.cap(MemoryClass::Fetch));
+                let bytes = ((total + bytes) as u64).min(shard.budget.cap(MemoryClass::Fetch));
                 drop(lease.take());
                 *lease = shard.budget.take(MemoryClass::Fetch, bytes).await.ok();
                 found = read.run().await?;
