@@ -73,7 +73,7 @@ pub fn advice(e: &std::io::Error) -> (Exit, &'static str) {
         Some(libc::EIO) => {
             return (
                 Exit::Disk,
-                ": the disk fails; look at the kernel's log (dmesg) and at the disk before starting again",
+                ": the disk failed; look at the kernel's log (dmesg) and at the disk before starting again",
             );
         }
         Some(libc::EDQUOT) => {

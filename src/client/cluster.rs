@@ -12,7 +12,7 @@ use kafka_protocol::messages::{
 };
 use kafka_protocol::protocol::StrBytes;
 
-use super::connection::Connection;
+use super::connection::{Connection, connect};
 use super::{ClientError, at, check};
 use crate::cli::BrokerArgs;
 use crate::settings::{host_and_port, join};
@@ -92,27 +92,24 @@ impl Cluster {
 
     fn at(&mut self, address: &str) -> Result<&mut Connection, ClientError> {
         if !self.connections.contains_key(address) {
-            let connection = Connection::open(address, self.timeout).map_err(|e| match e {
-                ClientError::Connection(text) => {
-                    ClientError::Connection(self.advise(address, &text))
-                }
-                e => e,
-            })?;
+            let stream = connect(address, self.timeout)
+                .map_err(|e| ClientError::Connection(self.advise(address, &e)))?;
+            let connection = Connection::open(address, stream, self.timeout)?;
             self.connections.insert(address.to_string(), connection);
         }
         Ok(self.connections.get_mut(address).expect("it was put there"))
     }
 
     /// What to do when this address can't be connected to.
-    fn advise(&self, address: &str, text: &str) -> String {
+    fn advise(&self, address: &str, e: &std::io::Error) -> String {
+        let what = format!("can't connect to a broker at {address}: {e}");
         if address == self.bootstrap {
-            format!("{text}. Is it running, and is --broker right?")
-        } else {
-            format!(
-                "{text}. The broker at {} says that clients reach it there: set its advertise (Kafka: advertised.listeners) to an address that this machine reaches",
-                self.bootstrap
-            )
+            return format!("{what}. Is it running, and is --broker right?");
         }
+        format!(
+            "{what}. The broker at {} says that clients reach it there: set its advertise (Kafka: advertised.listeners) to an address that this machine reaches",
+            self.bootstrap
+        )
     }
 
     /// Metadata of some topics, or of all.

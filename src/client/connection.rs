@@ -26,26 +26,26 @@ pub struct Connection {
     correlation: i32,
 }
 
-impl Connection {
-    /// Connects and asks for the broker's versions. No read or write takes longer than `timeout`.
-    pub fn open(address: &str, timeout: Duration) -> Result<Connection, ClientError> {
-        let failed = |e: std::io::Error| {
-            ClientError::Connection(format!("can't connect to a broker at {address}: {e}"))
-        };
-        let mut last = None;
-        let mut stream = None;
-        for found in address.to_socket_addrs().map_err(failed)? {
-            match TcpStream::connect_timeout(&found, timeout.min(CONNECT_TIMEOUT)) {
-                Ok(s) => {
-                    stream = Some(s);
-                    break;
-                }
-                Err(e) => last = Some(e),
-            }
+/// Connects, to whichever of the host's addresses answers first in their order.
+pub fn connect(address: &str, timeout: Duration) -> std::io::Result<TcpStream> {
+    let mut last = std::io::Error::other("the host has no address");
+    for found in address.to_socket_addrs()? {
+        match TcpStream::connect_timeout(&found, timeout.min(CONNECT_TIMEOUT)) {
+            Ok(stream) => return Ok(stream),
+            Err(e) => last = e,
         }
-        let stream = stream.ok_or_else(|| {
-            failed(last.unwrap_or_else(|| std::io::Error::other("the host has no address")))
-        })?;
+    }
+    Err(last)
+}
+
+impl Connection {
+    /// Asks for the broker's versions. No read or write takes longer than `timeout` and a moment.
+    pub fn open(
+        address: &str,
+        stream: TcpStream,
+        timeout: Duration,
+    ) -> Result<Connection, ClientError> {
+        let failed = |e: std::io::Error| ClientError::Connection(format!("{address}: {e}"));
         // A broker may hold an answer for the whole time that a request allows.
         let patience = timeout + PATIENCE;
         stream.set_nodelay(true).map_err(failed)?;

@@ -27,8 +27,9 @@ pub fn read_lines() -> Receiver<Chunk> {
 /// Reads to the end; gives up when nobody takes the lines any more.
 fn read(input: impl Read, to: &SyncSender<Chunk>) {
     let mut input = BufReader::with_capacity(1 << 20, input);
-    let (mut lines, mut bytes) = (Vec::new(), 0);
+    let (mut lines, mut bytes, mut number) = (Vec::new(), 0, 0_u64);
     loop {
+        number += 1;
         let mut line = Vec::new();
         let read = (&mut input)
             .take(LINE_BYTES as u64 + 1)
@@ -40,7 +41,7 @@ fn read(input: impl Read, to: &SyncSender<Chunk>) {
             }
             Ok(_) if line.len() > LINE_BYTES => {
                 format!(
-                    "a line of the input is longer than {LINE_BYTES} bytes, which no broker takes"
+                    "line {number} is longer than {LINE_BYTES} bytes, which no broker takes in one request: split it"
                 )
             }
             Ok(_) => {
@@ -57,7 +58,7 @@ fn read(input: impl Read, to: &SyncSender<Chunk>) {
                 }
                 continue;
             }
-            Err(e) => format!("can't read standard input: {e}"),
+            Err(e) => format!("can't read standard input: {e}; it must be a file or a pipe"),
         };
         // What was read before it counts.
         let _ = to.send(Ok(lines));

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 
 use super::{KEYS, Layer, Machine, Settings, SettingsError, Source, log_filter};
 
-/// Shards of a process.
-const SHARDS_MAX: u16 = 1024;
+/// Shards of a process. Every two of them have rings, whose memory grows with the square.
+const SHARDS_MAX: u16 = 256;
 /// The least memory a shard works with, in bytes.
 const MEMORY_PER_SHARD_MIN: u64 = 32 << 20;
 
