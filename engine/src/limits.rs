@@ -22,6 +22,8 @@ pub const JOURNAL_MIN_BYTES: u64 = 512 << 10;
 pub const JOURNAL_MAX_BYTES: u64 = 512 << 20;
 /// Quiet time after which an empty commit vouches for the last one, in milliseconds (L4).
 pub const JOURNAL_IDLE_MS: u64 = 10;
+/// How long a clean stop waits for the commit that vouches for the last one, in milliseconds.
+pub const CLOSE_VOUCH_MS: u64 = 1_000;
 /// Largest write of the background to a segment, in bytes.
 pub const WRITE_OUT_BYTES: usize = 128 << 10;
 /// Distance between two rows of a segment's sparse index, in bytes of the segment.

@@ -4,6 +4,10 @@ use std::time::Duration;
 
 /// Largest request frame by default, in bytes, without the four length bytes (Kafka's `socket.request.max.bytes`).
 pub const FRAME_BYTES: usize = 100 << 20;
+const _: () = assert!(
+    cluster::limits::MESSAGE_BYTES < FRAME_BYTES as i64,
+    "the largest batch that a topic may allow fits a request"
+);
 /// Elements of all arrays of one request together. Kafka 4.4 refuses single arrays above this.
 pub const ARRAY_ELEMENTS: usize = 1_000_000;
 /// Tagged fields of one request together.

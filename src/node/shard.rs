@@ -25,6 +25,7 @@ use raftgroup::{Group, Groups};
 use super::gate::Gate;
 use super::replicas::Replicas;
 use super::sink::Sink;
+use crate::data_dir;
 use crate::exit::{Exit, Fatal};
 use crate::fitness::cannot_listen;
 
@@ -193,11 +194,14 @@ fn stop_when_the_log_fails(log: &ShardLog, groups: &Rc<Groups>) {
 
 /// An error of the log while it is being opened.
 pub fn of_the_log(e: &LogError) -> Fatal {
-    let exit = match e {
-        LogError::Format { .. } => Exit::Data,
-        _ => Exit::Unfit,
-    };
-    Fatal::new(exit, e.to_string())
+    match e {
+        LogError::Io { source, .. } => {
+            let (exit, advice) = data_dir::advice(source);
+            Fatal::new(exit, format!("the log can't be opened: {e}{advice}"))
+        }
+        LogError::Format { .. } | LogError::Damaged { .. } => Fatal::new(Exit::Data, e.to_string()),
+        _ => Fatal::new(Exit::Failure, e.to_string()),
+    }
 }
 
 impl Running {

@@ -291,6 +291,14 @@ impl Journal {
             && self.open.records.is_empty()
     }
 
+    /// Nothing waits or is on its way, and the last commit with records has one behind it that vouches for it.
+    pub fn is_vouched(&self) -> bool {
+        !self.unvouched
+            && self.not_completed == 0
+            && self.closed.is_empty()
+            && self.open.records.is_empty()
+    }
+
     /// The next block for the disk, if something waits, there is room in flight and in the ring. With `voucher` an empty commit is made
     /// when nothing waits.
     pub fn submit(&mut self, voucher: bool) -> Option<Submission> {
