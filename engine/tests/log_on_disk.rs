@@ -82,7 +82,12 @@ impl Shard {
             let mut last = Lsn(0);
             for r in &self.replicas {
                 let e = self.entry(r, records, bytes);
-                last = r.append(None, &[e]);
+                let first = HardState {
+                    term: e.term,
+                    ..HardState::default()
+                };
+                let elected = r.hard_state().term == e.term;
+                last = r.append((!elected).then_some(first), &[e]);
             }
             self.log.end_turn();
             while self.log.durable_lsn() < last {
