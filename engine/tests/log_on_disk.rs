@@ -56,6 +56,15 @@ fn config(dir: &Path, shards: u16) -> StoreConfig {
     }
 }
 
+/// The hard state of the term that everything is appended in, once.
+fn elected(r: &ReplicaLog) -> Option<HardState> {
+    let first = HardState {
+        term: Term(1),
+        ..HardState::default()
+    };
+    (r.hard_state().term != first.term).then_some(first)
+}
+
 struct Shard {
     log: ShardLog,
     replicas: Vec<ReplicaLog>,
@@ -82,7 +91,7 @@ impl Shard {
             let mut last = Lsn(0);
             for r in &self.replicas {
                 let e = self.entry(r, records, bytes);
-                last = r.append(None, &[e]);
+                last = r.append(elected(r), &[e]);
             }
             self.log.end_turn();
             while self.log.durable_lsn() < last {
@@ -107,7 +116,7 @@ impl Shard {
                     e.kind = EntryKind::Extent;
                     e.data = extent.stamped(e.base_offset, LeaderEpoch(1)).encode();
                 }
-                let lsn = r.append(None, &[e]);
+                let lsn = r.append(elected(r), &[e]);
                 self.log.end_turn();
                 while self.log.durable_lsn() < lsn {
                     self.log.durable_past(self.log.durable_lsn()).await;

@@ -17,7 +17,8 @@ use super::extent::{self, ExtentFile};
 use super::replica::{ReplicaState, WritePosition};
 use super::segment::{self, SegmentMeta};
 use super::terms::{TermRow, TermTable};
-use super::wire::{Reader, put_varint};
+use super::wire::{LARGEST, Reader, put_varint};
+use crate::limits::BLOCK_BYTES;
 use crate::types::*;
 
 const MAGIC: u32 = u32::from_le_bytes(*b"TRC2");
@@ -61,7 +62,7 @@ impl ReplicaFrame {
     ) -> ReplicaFrame {
         assert!(r.written_out <= state_at, "what is written out is applied");
         let terms = r.terms.rows().iter().filter(|row| row.first <= state_at);
-        ReplicaFrame {
+        let frame = ReplicaFrame {
             id: r.id,
             group: r.group,
             captured,
@@ -77,7 +78,9 @@ impl ReplicaFrame {
             extents: r.extents.files.clone(),
             state_at,
             state,
-        }
+        };
+        assert!(frame.is_sound(), "a start takes what is written: {frame:?}");
+        frame
     }
 
     pub fn write_position(&self) -> WritePosition {
@@ -128,26 +131,26 @@ impl ReplicaFrame {
         let id = ReplicaId(r.varint()?);
         let topic = TopicId(Uuid::from_u128(r.u128()?));
         let partition = r.u32()? as i32;
-        let captured = (BootEpoch(r.varint()?), Lsn(r.varint()?));
+        let captured = (BootEpoch(r.number()?), Lsn(r.number()?));
         let hard_state = HardState {
-            term: Term(r.varint()?),
+            term: r.term()?,
             vote: r.varint()?,
-            commit: RaftIndex(r.varint()?),
+            commit: r.index()?,
         };
-        let first = RaftIndex(r.varint()?);
-        let log_start = Offset(r.varint()? as i64);
-        let written_out = RaftIndex(r.varint()?);
-        let written_next_offset = Offset(r.varint()? as i64);
-        let write = (r.varint()?, r.varint()?);
-        let next_generation = r.varint()?;
-        let state_at = RaftIndex(r.varint()?);
+        let first = r.index()?;
+        let log_start = r.offset()?;
+        let written_out = r.index()?;
+        let written_next_offset = r.offset()?;
+        let write = (r.number()?, r.number()?);
+        let next_generation = r.number()?;
+        let state_at = r.index()?;
         let rows = r.count(3)?;
         let mut terms = Vec::with_capacity(rows);
         for _ in 0..rows {
             terms.push(TermRow {
-                term: Term(r.varint()?),
-                first: RaftIndex(r.varint()?),
-                start: Offset(r.varint()? as i64),
+                term: r.term()?,
+                first: r.index()?,
+                start: r.offset()?,
             });
         }
         TermTable::from_rows(terms.clone())?;
@@ -159,8 +162,8 @@ impl ReplicaFrame {
         let extents = extent::get_files(&mut r)?;
         let state_bytes = r.count(1)?;
         let state = Bytes::copy_from_slice(r.take(state_bytes)?);
-        let sound = r.is_empty() && write.1 <= write.0 && written_out <= state_at;
-        sound.then_some(ReplicaFrame {
+        let whole = r.is_empty();
+        let frame = ReplicaFrame {
             id,
             group: GroupId { topic, partition },
             captured,
@@ -176,7 +179,37 @@ impl ReplicaFrame {
             extents,
             state_at,
             state,
-        })
+        };
+        (whole && frame.is_sound()).then_some(frame)
+    }
+
+    /// What it says fits together: write-out goes on from here without asking again.
+    fn is_sound(&self) -> bool {
+        let follow = self.manifest.windows(2).all(|w| {
+            let (a, b) = (&w[0], &w[1]);
+            a.sealed
+                && a.next_offset == b.base_offset
+                && a.last_index.next() == b.base_index
+                && a.generation < b.generation
+        });
+        let ends = self.manifest.last().is_none_or(|m| {
+            m.next_offset == self.written_next_offset
+                && m.last_index == self.written_out
+                && m.generation < self.next_generation
+                && (m.sealed || m.end <= self.write.1)
+        });
+        let (file, entry_end) = self.write;
+        follow
+            && ends
+            && entry_end <= file
+            && file.is_multiple_of(BLOCK_BYTES as u64)
+            && self.written_out <= self.state_at
+            && self.first <= self.written_out.next()
+            && self
+                .terms
+                .last()
+                .is_none_or(|row| row.term <= self.hard_state.term)
+            && self.manifest.iter().all(SegmentMeta::is_sound)
     }
 }
 
@@ -206,6 +239,7 @@ pub fn generations(names: &[String], shard: u32) -> Vec<u64> {
     let mut found: Vec<u64> = names
         .iter()
         .filter_map(|n| n.strip_prefix(&prefix)?.parse().ok())
+        .filter(|g| *g <= LARGEST)
         .collect();
     found.sort_unstable();
     found
@@ -283,7 +317,7 @@ pub fn load(bytes: &[u8], owner: Owner, into: &mut Loaded) {
                 waiting.push((ReplicaId(id), None));
             }
             COMMIT => {
-                let Some(sequence) = Reader::new(body).varint() else {
+                let Some(sequence) = Reader::new(body).number() else {
                     break;
                 };
                 for (id, frame) in waiting.drain(..) {

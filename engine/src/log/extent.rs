@@ -84,10 +84,10 @@ impl Extent {
     pub fn decode(bytes: &[u8]) -> Option<Extent> {
         let mut r = Reader::new(bytes);
         let file = ExtentFileId {
-            boot_epoch: BootEpoch(r.u64()?),
-            number: r.u64()?,
+            boot_epoch: BootEpoch(r.long()?),
+            number: r.long()?,
         };
-        let position = r.u64()?;
+        let position = r.long()?;
         let front: [u8; HEADER_BYTES] = r.take(HEADER_BYTES)?.try_into().ok()?;
         BatchHeader::parse(&front).ok()?;
         let sound = r.is_empty() && position.is_multiple_of(BLOCK_BYTES as u64);
@@ -369,10 +369,10 @@ pub(crate) fn get_files(r: &mut Reader) -> Option<Vec<ExtentFile>> {
     for _ in 0..n {
         files.push(ExtentFile {
             id: ExtentFileId {
-                boot_epoch: BootEpoch(r.varint()?),
-                number: r.varint()?,
+                boot_epoch: BootEpoch(r.number()?),
+                number: r.number()?,
             },
-            last_index: RaftIndex(r.varint()?),
+            last_index: r.index()?,
         });
     }
     Some(files)

@@ -120,6 +120,7 @@ impl Files {
             Ok(bytes) => decode_index(&bytes),
             Err(_) => None,
         };
+        let rows = rows.filter(|r| !r.is_empty() && segment.meta.borrow().holds(r));
         let rows = rows.unwrap_or_else(|| {
             tracing::warn!(path = %path.display(), "the index is damaged or missing; reads of this segment begin at its front");
             let m = segment.meta.borrow();

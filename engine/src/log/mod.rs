@@ -39,6 +39,10 @@ mod terms;
 mod wire;
 mod writeout;
 
+/// What the fuzz targets need of the inside: decoders of bytes from the disk, and encoders that make something to decode.
+#[doc(hidden)]
+pub mod door;
+
 pub use extent::Extent;
 pub use handle::ReplicaLog;
 pub use reader::{Found, PendingRead};

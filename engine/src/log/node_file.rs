@@ -25,7 +25,7 @@ pub struct NodeFile {
 }
 
 impl NodeFile {
-    fn encode(&self) -> BytesMut {
+    pub fn encode(&self) -> BytesMut {
         let mut out = BytesMut::new();
         out.put_u32_le(MAGIC);
         out.put_u32_le(0);
@@ -37,7 +37,7 @@ impl NodeFile {
         out
     }
 
-    fn decode(bytes: &[u8]) -> Option<(u32, NodeFile)> {
+    pub fn decode(bytes: &[u8]) -> Option<(u32, NodeFile)> {
         let mut r = Reader::new(bytes);
         if r.u32()? != MAGIC {
             return None;
@@ -46,7 +46,7 @@ impl NodeFile {
         let version = r.u32()?;
         let node = NodeFile {
             directory_id: r.u64()?,
-            boot_epoch: BootEpoch(r.u64()?),
+            boot_epoch: BootEpoch(r.long()?),
         };
         (crc32c::crc32c(&bytes[8..28]) == stored).then_some((version, node))
     }

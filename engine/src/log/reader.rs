@@ -129,7 +129,11 @@ impl PendingRead {
         row: IndexRow,
     ) -> Result<Option<(PathBuf, Extent)>, LogError> {
         let file = self.files.open_segment(segment).await?;
-        let end = segment.meta.borrow().end;
+        let end = {
+            let m = segment.meta.borrow();
+            walk.end_offset = m.next_offset;
+            m.end
+        };
         let mut position = row.position;
         let mut buffer = Bytes::new();
         let mut want = self
@@ -218,6 +222,8 @@ struct Walk {
     expected: Option<Offset>,
     /// Where the leader epochs begin; none: not checked.
     epochs: Vec<(Offset, LeaderEpoch)>,
+    /// What follows the segment's last batch, by its manifest.
+    end_offset: Offset,
 }
 
 impl Walk {
@@ -231,6 +237,7 @@ impl Walk {
             damaged: None,
             expected: None,
             epochs: Vec::new(),
+            end_offset: Offset(0),
         }
     }
 
@@ -243,11 +250,14 @@ impl Walk {
         loop {
             let rest = &buffer[*at..];
             if rest.is_empty() {
-                return if last {
-                    Step::Done
-                } else {
-                    Step::More(frame::FRAME_PREFIX_BYTES)
-                };
+                if !last {
+                    return Step::More(frame::FRAME_PREFIX_BYTES);
+                }
+                // Frames that don't belong here can fill the place of batches: a segment that ends too early is damaged.
+                if self.batches.is_empty() && self.from < self.end_offset {
+                    self.damaged = Some((self.next_offset(), Some(self.end_offset)));
+                }
+                return Step::Done;
             }
             let step = match frame::parse(rest) {
                 Parsed::Frame(Frame::Batch(h)) if h.total_bytes <= rest.len() => {
@@ -273,6 +283,8 @@ impl Walk {
                     next_offset,
                     total_bytes,
                 }) => {
+                    // The offset at its front has no CRC.
+                    let base_offset = self.expected.unwrap_or(base_offset);
                     if next_offset > self.from && base_offset < next_offset {
                         self.damaged = Some((base_offset, Some(next_offset)));
                         return Step::Done;

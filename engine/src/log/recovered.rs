@@ -91,6 +91,11 @@ impl RecoveredReplica {
             .get_mut(usize::try_from(index.0.checked_sub(first.0)?).ok()?)
     }
 
+    /// Entries between the last one and `index` that must have been there and aren't.
+    pub fn missing_before(&self, index: RaftIndex) -> u64 {
+        index.0.saturating_sub(self.last().next().0)
+    }
+
     /// L1: replaces everything from its index on.
     pub fn append(&mut self, entry: &Entry, at: (BootEpoch, Lsn)) {
         if entry.index <= self.frame.written_out {
@@ -237,6 +242,9 @@ impl RecoveredReplica {
             // L4: a term that was voted in may be lost; a sole voter goes on above all that can have been. Each start holds one election.
             let found = self.slots.back().map_or(Term(0), |s| s.header.term);
             let above = found.max(self.frame.hard_state.term).0 + (now.0 - lost_in.0) + 1;
+            if Term(above).leader_epoch().is_none() {
+                return false;
+            }
             self.frame.hard_state.term = Term(above);
             self.frame.hard_state.vote = 0;
         }
@@ -257,7 +265,7 @@ impl RecoveredReplica {
                 && h.next_offset >= offset;
             (term, index, offset) = (h.term, h.index, h.next_offset);
             follows
-        })
+        }) && term <= self.frame.hard_state.term
     }
 
     /// From here on the lsns are another journal's: what is in memory so far belongs to no block of it.
@@ -382,6 +390,7 @@ mod tests {
                 rows: vec![],
             });
             r.append(&batch_entry(1, term, 0, 2), at(1));
+            r.frame.hard_state.term = Term(term);
             assert!(r.finish(BootEpoch(2)));
             r.frame.manifest[0].sealed
         };

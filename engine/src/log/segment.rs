@@ -11,7 +11,7 @@ use std::rc::Rc;
 
 use bytes::{BufMut, BytesMut};
 
-use super::wire::{Reader, put_varint};
+use super::wire::{LARGEST, Reader, put_varint};
 use crate::limits::INDEX_INTERVAL_BYTES;
 use crate::types::*;
 
@@ -49,6 +49,26 @@ impl SegmentMeta {
     /// Bytes of the log that this stretch of it takes on the disk.
     pub fn bytes(&self) -> u64 {
         self.end + self.extent_bytes
+    }
+
+    /// What it says fits together.
+    pub fn is_sound(&self) -> bool {
+        self.base_index <= self.last_index.next()
+            && self.base_offset <= self.next_offset
+            && self.holds(&self.rows)
+    }
+
+    /// Whether these rows can be of this segment: they go up (deltas can't do otherwise) and stay inside of it.
+    pub fn holds(&self, rows: &[IndexRow]) -> bool {
+        let (Some(first), Some(last)) = (rows.first(), rows.last()) else {
+            return true;
+        };
+        first.position == 0
+            && first.offset == self.base_offset
+            && first.index == self.base_index
+            && last.position < self.end
+            && last.offset <= self.next_offset
+            && last.index <= self.last_index
     }
 }
 
@@ -157,9 +177,12 @@ pub fn rows(r: &mut Reader) -> Option<Vec<IndexRow>> {
     let mut rows = Vec::with_capacity(n);
     let (mut offset, mut index, mut position) = (0i64, 0u64, 0u64);
     for _ in 0..n {
-        offset = offset.checked_add(i64::try_from(r.varint()?).ok()?)?;
-        index = index.checked_add(r.varint()?)?;
-        position = position.checked_add(r.varint()?)?;
+        offset += r.offset()?.0;
+        index += r.number()?;
+        position += r.number()?;
+        if (offset as u64).max(index).max(position) > LARGEST {
+            return None;
+        }
         rows.push(IndexRow {
             offset: Offset(offset),
             index: RaftIndex(index),
@@ -216,13 +239,13 @@ pub fn put_meta(out: &mut BytesMut, m: &SegmentMeta) {
 
 pub fn meta(r: &mut Reader) -> Option<SegmentMeta> {
     Some(SegmentMeta {
-        base_offset: Offset(r.varint()? as i64),
-        base_index: RaftIndex(r.varint()?),
-        generation: r.varint()?,
-        end: r.varint()?,
-        extent_bytes: r.varint()?,
-        last_index: RaftIndex(r.varint()?),
-        next_offset: Offset(r.varint()? as i64),
+        base_offset: r.offset()?,
+        base_index: r.index()?,
+        generation: r.number()?,
+        end: r.number()?,
+        extent_bytes: r.number()?,
+        last_index: r.index()?,
+        next_offset: r.offset()?,
         max_timestamp: r.i64()?,
         created_ms: r.i64()?,
         sealed: r.u8()? != 0,

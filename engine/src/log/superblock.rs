@@ -7,6 +7,7 @@ use bytes::{BufMut, BytesMut};
 
 use super::block::Seed;
 use super::wire::{Reader, put_varint};
+use crate::limits::BLOCK_BYTES;
 use crate::types::{BootEpoch, Lsn};
 
 /// Bytes of one superblock on disk.
@@ -58,8 +59,8 @@ fn put_point(out: &mut BytesMut, p: &ChainPoint) {
 
 fn point(r: &mut Reader) -> Option<ChainPoint> {
     Some(ChainPoint {
-        lsn: Lsn(r.varint()?),
-        position: r.varint()?,
+        lsn: Lsn(r.number()?),
+        position: r.number()?,
         lap: u32::try_from(r.varint()?).ok()?,
         previous_crc: r.u32()?,
     })
@@ -111,7 +112,7 @@ impl Superblock {
         let stored = r.u32().ok_or(no)?;
         let version = r.u32().ok_or(no)?;
         let used = r.u32().ok_or(no)? as usize;
-        let body = bytes.get(8..used).ok_or(no)?;
+        let body = bytes.get(8..used).filter(|b| b.len() > 8).ok_or(no)?;
         if crc32c::crc32c(body) != stored {
             return Err(no);
         }
@@ -130,15 +131,15 @@ impl Superblock {
     }
 
     fn body(r: &mut Reader) -> Option<Superblock> {
-        let sequence = r.varint()?;
-        let size = r.varint()?;
+        let sequence = r.number()?;
+        let size = r.number()?;
         let tail = point(r)?;
-        let checkpoint_sequence = r.varint()?;
+        let checkpoint_sequence = r.number()?;
         let n = r.count(8)?;
         let mut epochs = Vec::with_capacity(n);
         for _ in 0..n {
             epochs.push(EpochStart {
-                boot_epoch: BootEpoch(r.varint()?),
+                boot_epoch: BootEpoch(r.number()?),
                 at: point(r)?,
             });
         }
@@ -146,8 +147,16 @@ impl Superblock {
             let (a, b): (&EpochStart, &EpochStart) = (&w[0], &w[1]);
             a.boot_epoch < b.boot_epoch && a.at.lsn <= b.at.lsn
         });
-        let sound =
-            ordered && size >= DATA_START && tail.position >= DATA_START && tail.position <= size;
+        let in_ring = |p: &ChainPoint| {
+            let inside = p.position >= DATA_START && p.position <= size;
+            inside && p.position.is_multiple_of(BLOCK_BYTES as u64) && p.lsn > Lsn(0)
+        };
+        let covers_tail = epochs.first().is_some_and(|e| e.at.lsn <= tail.lsn);
+        let sound = ordered
+            && size.is_multiple_of(BLOCK_BYTES as u64)
+            && in_ring(&tail)
+            && epochs.iter().all(|e| in_ring(&e.at))
+            && covers_tail;
         sound.then_some(Superblock {
             sequence,
             size,
@@ -261,6 +270,17 @@ mod tests {
             })
             .collect();
         assert_eq!(s.encode(SEED).len(), SUPERBLOCK_BYTES);
+    }
+
+    /// The CRC of no bytes is 0, and so can be what stands for it.
+    #[test]
+    fn one_that_says_it_is_shorter_than_its_head_is_refused() {
+        let mut bytes = example().encode(SEED);
+        bytes[4..8].fill(0);
+        for used in 0..16 {
+            bytes[12] = used;
+            assert!(Superblock::decode(&bytes, SEED).is_err());
+        }
     }
 
     proptest! {
