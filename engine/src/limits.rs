@@ -37,5 +37,10 @@ pub const JOURNAL_WRITES_IN_FLIGHT: usize = 64;
 pub const LISTEN_BACKLOG: i32 = 1024;
 /// Bytes handed to the kernel by one `sendmsg`, so that a large answer does not hold up the shard.
 pub const SEND_BYTES: usize = 256 << 10;
-/// Segment and index files that a shard keeps open.
-pub const OPEN_FILES: usize = 1024;
+/// Segment files that a node keeps open, over all its shards; each has an equal part. With what a shard needs besides (its ring, its journal, the
+/// checkpoint being written: about 20) a node has at most 4,096 descriptors apart from its connections' up to 32 shards.
+pub const OPEN_FILES: usize = 3072;
+/// The least part of them that a shard has.
+pub const OPEN_FILES_MIN: usize = 8;
+/// What a file that is needed whole (a checkpoint, an index) is read in, in bytes.
+pub const WHOLE_FILE_PIECE_BYTES: u64 = 8 << 20;

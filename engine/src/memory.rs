@@ -28,6 +28,8 @@ pub enum MemoryClass {
     Cache,
     /// Fetch answers and the reads behind them.
     Fetch,
+    /// Rows of sealed segments' indexes.
+    Index,
 }
 
 impl MemoryClass {
@@ -37,6 +39,7 @@ impl MemoryClass {
         MemoryClass::Tail,
         MemoryClass::Cache,
         MemoryClass::Fetch,
+        MemoryClass::Index,
     ];
 
     /// The class's cap in hundredths of the total.
@@ -45,13 +48,14 @@ impl MemoryClass {
             MemoryClass::Requests => 30,
             MemoryClass::PartialFrames => 15,
             MemoryClass::Tail => 25,
-            MemoryClass::Cache => 15,
+            MemoryClass::Cache => 13,
             MemoryClass::Fetch => 15,
+            MemoryClass::Index => 2,
         }
     }
 }
 
-const CLASSES: usize = 5;
+const CLASSES: usize = 6;
 
 /// Asked for more than the class can ever have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

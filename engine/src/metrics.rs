@@ -101,6 +101,10 @@ shard_metrics! {
     fetch_bytes_from_memory: Counter,
     /// Bytes that fetches took from segments
     fetch_bytes_from_disk: Counter,
+    /// Segment files open
+    segment_files_open: Gauge,
+    /// Rows of sealed segments' indexes in memory, in bytes
+    index_bytes: Gauge,
     /// Raft groups on this shard
     groups: Gauge,
     /// Groups that this shard leads

@@ -7,6 +7,7 @@ use std::rc::Rc;
 use bytes::Bytes;
 
 use super::reader::{Source, segment_for};
+use super::segment::IndexRow;
 use super::shard::{Inner, Replica, Trash};
 use super::{LogError, LogPolicy, PendingRead, Read};
 use crate::limits::*;
@@ -248,14 +249,11 @@ impl ReplicaLog {
             if segment.meta.borrow().max_timestamp < ts {
                 continue;
             }
-            self.inner.files.load_rows(&segment).await?;
-            let rows = segment.rows(|rows| {
-                rows.iter()
-                    .filter(|r| r.max_timestamp >= ts)
-                    .copied()
-                    .collect::<Vec<_>>()
-            });
-            for row in rows.unwrap_or_default() {
+            let late = |rows: &[IndexRow]| {
+                let late = rows.iter().filter(|r| r.max_timestamp >= ts);
+                late.copied().collect::<Vec<_>>()
+            };
+            for row in self.inner.files.rows(&segment, late).await {
                 let start = self.state.borrow().log_start;
                 if let Some(found) = self
                     .scan_for(row.offset.max(start), bound, |h| h.max_timestamp >= ts)

@@ -24,6 +24,7 @@ mod frame;
 mod handle;
 mod janitor;
 mod journal;
+mod lru;
 mod node_file;
 mod notify;
 mod reader;

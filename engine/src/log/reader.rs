@@ -95,10 +95,8 @@ impl PendingRead {
     }
 
     async fn run_in(mut self, segment: &Rc<Segment>) -> Result<Found, LogError> {
-        self.files.load_rows(segment).await?;
-        let row = segment
-            .rows(|rows| row_for_offset(rows, self.from))
-            .flatten();
+        let find = |rows: &[IndexRow]| row_for_offset(rows, self.from);
+        let row = self.files.rows(segment, find).await;
         let Some(row) = row else {
             return Ok(Found::Batches(Vec::new()));
         };
@@ -112,13 +110,22 @@ impl PendingRead {
         }
         match walk.damaged {
             Some((from, to)) if walk.batches.is_empty() => {
-                let to = to
-                    .unwrap_or_else(|| offset_after(segment, row))
-                    .max(Offset(from.0 + 1));
+                let to = match to {
+                    Some(to) => to,
+                    None => self.offset_after(segment, row).await,
+                };
+                let to = to.max(Offset(from.0 + 1));
                 Err(self.damaged(&segment.path, from, to))
             }
             _ => Ok(Found::Batches(walk.batches)),
         }
+    }
+
+    /// Where the log can be read again behind the stretch of `row`.
+    async fn offset_after(&self, segment: &Rc<Segment>, row: IndexRow) -> Offset {
+        let after = |rows: &[IndexRow]| rows.iter().find(|r| r.position > row.position).copied();
+        let next = self.files.rows(segment, after).await;
+        next.map_or_else(|| segment.meta.borrow().next_offset, |r| r.offset)
     }
 
     /// Walks from `row` on. Gives the extent of a first batch that is larger than what was asked for, and its directory.
@@ -175,13 +182,6 @@ impl PendingRead {
             }
         }
     }
-}
-
-/// Where the log can be read again behind the stretch of `row`.
-fn offset_after(segment: &Segment, row: IndexRow) -> Offset {
-    let next = segment.rows(|rows| rows.iter().find(|r| r.position > row.position).copied());
-    next.flatten()
-        .map_or_else(|| segment.meta.borrow().next_offset, |r| r.offset)
 }
 
 fn join(front: Bytes, back: Bytes) -> Bytes {

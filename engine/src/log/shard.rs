@@ -13,7 +13,7 @@ use bytes::Bytes;
 
 use super::directory::Directory;
 use super::extent::{ExtentFiles, ExtentWriters};
-use super::files::{Files, io_error};
+use super::files::{Files, io_error, open_files};
 use super::handle::ReplicaLog;
 use super::janitor::GROW_AT;
 use super::journal::{Journal, Submission, write_error};
@@ -332,7 +332,12 @@ impl ShardLog {
             journal_path: path,
             replicas: RefCell::default(),
             extent_writers: ExtentWriters::default(),
-            files: Files::new(cfg.data_dir.clone(), metrics.clone()),
+            files: Files::new(
+                cfg.data_dir.clone(),
+                open_files(cfg.shards),
+                budget.clone(),
+                metrics.clone(),
+            ),
             cache: RefCell::new(Cache {
                 cap_bytes: budget.cap(crate::memory::MemoryClass::Cache),
                 ..Cache::default()
