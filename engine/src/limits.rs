@@ -26,9 +26,14 @@ pub const JOURNAL_IDLE_MS: u64 = 10;
 pub const WRITE_OUT_BYTES: usize = 128 << 10;
 /// Distance between two rows of a segment's sparse index, in bytes of the segment.
 pub const INDEX_INTERVAL_BYTES: u64 = 64 << 10;
-/// Smallest and largest first read of a segment for a fetch, in bytes.
+/// Smallest and largest read of a segment for a reader, in bytes; it grows while the reader goes on.
 pub const READ_AHEAD_MIN_BYTES: usize = 64 << 10;
 pub const READ_AHEAD_MAX_BYTES: usize = 1 << 20;
+/// Reads of segments and extents that a shard has at the disk at one time, and those among them that are ahead of readers.
+pub const READS_IN_FLIGHT: u64 = 4;
+pub const READ_AHEADS_IN_FLIGHT: usize = 2;
+/// What is served out of a larger buffer is copied if it is at most this many bytes and less than half of it.
+pub const COPY_OUT_BYTES: usize = 64 << 10;
 /// Operations on files that a shard has with the kernel at one time, journal writes apart.
 pub const DISK_OPS_IN_FLIGHT: usize = 256;
 /// Journal writes that a shard has with the kernel at one time, over all its journal files.

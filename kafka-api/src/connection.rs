@@ -354,7 +354,8 @@ async fn read_loop(shard: &Rc<Shard>, connection: &Connection) -> Result<(), End
             } else if 4 + length > limits::OWN_BUFFER_BYTES {
                 buffer.advance(4);
                 let begun = buffer.split();
-                let large = read_large(shard, connection, begun, length);
+                // In a box of its own, like everything that an idle connection doesn't need.
+                let large = Box::pin(read_large(shard, connection, begun, length));
                 connection.while_reading(large).await??
             } else {
                 break;
@@ -519,7 +520,7 @@ async fn take_frame(
         return Ok(());
     }
     let client = request.client_id.clone();
-    let pending = produce::begin(shard, request)
+    let pending = Box::pin(produce::begin(shard, request))
         .await
         .map_err(|error| End::Malformed { error, client })?;
     connection.replies.push(Reply::Produce {
@@ -599,7 +600,7 @@ async fn write_loop(shard: &Rc<Shard>, connection: &Connection) -> Result<(), En
             } => {
                 if !settled(&mut pending).await {
                     out.write(shard, connection).await?;
-                    pending.settle_in_time().await;
+                    Box::pin(pending.settle_in_time()).await;
                 }
                 if let Some(delay) = shard.slow_down() {
                     out.write(shard, connection).await?;

@@ -52,10 +52,12 @@ pub const FETCH_BYTES: usize = 55 << 20;
 pub const FETCH_WAIT: Duration = Duration::from_secs(600);
 /// A produce request waits at most this long for its commit, whatever the client asks for.
 pub const PRODUCE_WAIT: Duration = Duration::from_secs(600);
-/// Fetched bytes up to this cross a ring without the owner holding their memory lease until they are written.
-pub const UNLEASED_FETCH_BYTES: usize = 64 << 10;
-/// Fetches of one shard that read from disk at one time.
-pub const FETCH_DISK_READS: usize = 4;
+/// Bytes of the log's memory that an answer may hold without a lease.
+pub const UNLEASED_FETCH_BYTES: usize = 16 << 10;
+/// A fetch waits this long for memory, then it is answered with nothing; the shorter time when it touches several shards, because it may hold memory of one while it
+/// waits for that of another.
+pub const FETCH_MEMORY_WAIT: Duration = Duration::from_secs(10);
+pub const FETCH_MEMORY_WAIT_OF_SEVERAL: Duration = Duration::from_millis(500);
 /// Waits for the metadata group (create, delete, alter, producer ids) end after this, unless the client asks for less.
 pub const CONTROLLER_WAIT: Duration = Duration::from_secs(30);
 /// Producer ids that a shard takes from the metadata group at a time.

@@ -13,6 +13,7 @@ use bytes::{Bytes, BytesMut};
 
 use super::LogError;
 use super::lru::Lru;
+use super::readahead::ReadAhead;
 use super::segment::{IndexRow, LoadedRows, Segment, decode_index, index_path};
 use crate::limits::{BLOCK_BYTES, OPEN_FILES, OPEN_FILES_MIN, WHOLE_FILE_PIECE_BYTES};
 use crate::memory::{Budget, MemoryClass};
@@ -27,6 +28,7 @@ pub(crate) struct Files {
     pub data_dir: PathBuf,
     pub metrics: Rc<ShardMetrics>,
     budget: Rc<Budget>,
+    pub reads: ReadAhead,
     /// Segments that this shard keeps open at most.
     open_files: u64,
     /// Damaged ranges that were told.
@@ -65,6 +67,7 @@ impl Files {
         Rc::new(Files {
             data_dir,
             metrics,
+            reads: ReadAhead::new(budget.clone()),
             budget,
             open_files: open_files as u64,
             told: RefCell::default(),
@@ -150,11 +153,13 @@ impl Files {
         if let Some(loaded) = segment.loaded_rows.borrow_mut().take() {
             self.rows.borrow_mut().remove(loaded.used);
         }
+        self.reads.forget(segment);
         segment.unsynced.set(false);
         self.count_open();
         self.count_rows();
     }
 
+    /// A read from disk, in its turn. Its memory is the caller's to have.
     pub async fn read(
         &self,
         file: &File,
@@ -162,6 +167,7 @@ impl Files {
         position: u64,
         bytes: usize,
     ) -> Result<Bytes, LogError> {
+        let _turn = self.reads.disk.take(1).await;
         let read = file
             .read_at(position, bytes)
             .await
@@ -369,4 +375,4 @@ pub(crate) fn aligned(bytes: &[u8]) -> AlignedBuf {
 
 #[cfg(test)]
 #[path = "files_tests.rs"]
-mod tests;
+pub(crate) mod tests;

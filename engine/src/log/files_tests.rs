@@ -13,7 +13,7 @@ use super::*;
 use crate::log::segment::{SegmentMeta, encode_index};
 use crate::rt::Launch;
 
-fn on_a_shard<F, Fut>(name: &str, f: F)
+pub fn on_a_shard<F, Fut>(name: &str, f: F)
 where
     F: Fn(PathBuf) -> Fut + Send + Clone + 'static,
     Fut: Future<Output = ()> + 'static,
@@ -38,7 +38,7 @@ where
     let _ = std::fs::remove_dir_all(&dir);
 }
 
-fn files(dir: &Path, open: usize, memory: u64) -> Rc<Files> {
+pub fn files(dir: &Path, open: usize, memory: u64) -> Rc<Files> {
     let metrics = Rc::new(ShardMetrics::default());
     Files::new(dir.to_owned(), open, Budget::new(memory), metrics)
 }

@@ -6,6 +6,7 @@ use std::rc::Rc;
 
 use bytes::Bytes;
 
+use super::readahead::Patience;
 use super::reader::{Source, segment_for};
 use super::segment::IndexRow;
 use super::shard::{Inner, Replica, Trash};
@@ -228,7 +229,7 @@ impl ReplicaLog {
     ) -> Result<Option<Vec<Bytes>>, LogError> {
         match self.read(from, max_bytes, bound) {
             Read::Ready(batches) => Ok(Some(batches)),
-            Read::Later(read) => read.run_whole().await.map(Some),
+            Read::Later(read) => read.run(Patience::Endless, usize::MAX).await.map(Some),
             Read::OutOfRange => Ok(None),
             Read::Damaged { to } => Err(LogError::Damaged {
                 group: self.group(),

@@ -207,7 +207,7 @@ impl Janitor {
     fn wants_checkpoint(&self) -> bool {
         let j = self.inner.journal.borrow();
         let c = self.inner.checkpoint.borrow();
-        let half = j.live_bytes() * 2 > j.capacity_bytes();
+        let half = j.live_bytes() * 2 > j.capacity_bytes() || self.inner.tail_part() > 0.5;
         half || !self.inner.reported.get()
             || !self.inner.settled.get() && self.may_settle()
             || !c.trash.is_empty()
@@ -219,7 +219,8 @@ impl Janitor {
             return false;
         }
         let j = self.inner.journal.borrow();
-        let nearly_full = j.live_bytes() * 4 > j.capacity_bytes() * 3;
+        let nearly_full =
+            j.live_bytes() * 4 > j.capacity_bytes() * 3 || self.inner.tail_part() > 0.75;
         let pause = if nearly_full {
             SHORT_PAUSE
         } else {
@@ -236,16 +237,18 @@ impl Janitor {
     /// L8: segments and directories synced, checkpoint synced, tail moved; then files that nothing names any more go.
     async fn checkpoint(&mut self, last: bool) -> Result<(), LogError> {
         let inner = self.inner.clone();
+        // Memory is freed by writing out alone; small entries take more of it than of the journal.
+        let memory = inner.tail_part() > 0.5;
         let target = {
             let j = inner.journal.borrow();
-            let keep = j.capacity_bytes() / 8;
+            let keep = j.capacity_bytes() / if memory { 32 } else { 8 };
             if last {
                 j.open_lsn()
             } else {
                 j.lsn_behind(keep).unwrap_or(j.durable_lsn())
             }
         };
-        if let Some(carried) = self.free(target, true).await?
+        if let Some(carried) = self.free(target, !memory).await?
             && !self.durable_or_stalled(carried).await
         {
             // The copies can't get into the journal before it lets go of something: write everything out instead.

@@ -27,6 +27,7 @@ mod journal;
 mod lru;
 mod node_file;
 mod notify;
+mod readahead;
 mod reader;
 pub mod record;
 mod recovered;
@@ -42,7 +43,8 @@ mod writeout;
 
 pub use extent::Extent;
 pub use handle::ReplicaLog;
-pub use reader::{Found, PendingRead};
+pub use readahead::Patience;
+pub use reader::PendingRead;
 pub use recovery::{RecoveredShard, Recovery, RecoveryReport, recover};
 pub use shard::{Restored, ShardLog};
 

@@ -12,6 +12,7 @@ use std::rc::Rc;
 use bytes::{BufMut, BytesMut};
 
 use super::lru::Use;
+use super::readahead::Ranges;
 use super::wire::{Reader, put_varint};
 use crate::limits::INDEX_INTERVAL_BYTES;
 use crate::memory::Lease;
@@ -63,6 +64,8 @@ pub(crate) struct Segment {
     pub file: RefCell<Option<(Rc<File>, Use)>>,
     /// Rows of a sealed segment that were read back from its index file, while there is room for them.
     pub loaded_rows: RefCell<Option<LoadedRows>>,
+    /// What is in memory of it for readers.
+    pub ranges: RefCell<Option<Box<Ranges>>>,
     /// Bytes that may have been written beyond the last sync; it is on the list of [`super::files::Files`] then.
     pub unsynced: Cell<bool>,
     /// Its directory entry hasn't been synced yet.
@@ -95,6 +98,7 @@ impl Segment {
             meta: RefCell::new(meta),
             file: RefCell::new(None),
             loaded_rows: RefCell::new(None),
+            ranges: RefCell::new(None),
             unsynced: Cell::new(false),
             fresh: Cell::new(fresh),
             after_extent: Cell::new(false),
