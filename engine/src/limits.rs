@@ -42,6 +42,8 @@ pub const JOURNAL_WRITES_IN_FLIGHT: usize = 64;
 pub const LISTEN_BACKLOG: i32 = 1024;
 /// Bytes handed to the kernel by one `sendmsg`, so that a large answer does not hold up the shard.
 pub const SEND_BYTES: usize = 256 << 10;
+/// Memory that a replica is counted with besides its entries, in bytes: its group, its log, its place in the metadata (measured: tests/show/spine/8).
+pub const REPLICA_BYTES: u64 = 8 << 10;
 /// Segment files that a node keeps open, over all its shards; each has an equal part. With what a shard needs besides (its ring, its journal, the
 /// checkpoint being written: about 20) a node has at most 4,096 descriptors apart from its connections' up to 32 shards.
 pub const OPEN_FILES: usize = 3072;

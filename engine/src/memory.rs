@@ -2,10 +2,13 @@
 //!
 //! What is charged where, each by the memory that is really held (the backing buffer, not the slice that somebody uses):
 //! - *Requests*: a whole request's frame, from before its body is read (a small one: from when it is whole) until it is answered.
-//! - *PartialFrames*: what has arrived, and the next piece, of a frame above 64 KiB that isn't whole.
+//! - *PartialFrames*: what has arrived, and the next piece, of a frame that has a buffer of its own and isn't whole.
+//! - *LargeFrames*: the same for frames of several MiB, until they are answered: apart, so that a slow one holds up none of the others. Large enough for one of 100 MiB
+//!   in a shard of 256 MiB; what they leave is the batch cache's.
 //! - *Tail*: entries that aren't written out yet, and their records on the way to the journal. Only counted ([`Meter`]): an append can't wait. Producers are slowed and
 //!   then refused by how full it is, as by the journal.
-//! - *Cache*: entries that are written out and still in memory. Counted; the oldest go when it is full. A batch larger than the whole class of fetches borrows from it.
+//! - *Cache*: entries that are written out and still in memory, and what partitions and connections take by themselves. Counted; the oldest entries go when it is full, or
+//!   when large frames come. A batch larger than the whole class of fetches borrows from both.
 //! - *Fetch*: buffers that segments and extents are read into, taken before the read, with the buffer until its last slice is dropped ([`Lease::attach`]); and
 //!   what answers hold of the log's memory, until it has left for the socket.
 //! - *Index*: rows of sealed segments' indexes.
@@ -37,6 +40,8 @@ pub enum MemoryClass {
     Requests,
     /// Frames that have begun to arrive and may never end.
     PartialFrames,
+    /// Large requests, from their first byte until they are answered.
+    LargeFrames,
     /// The unflushed tail of the log: appended, not yet written out.
     Tail,
     /// The batch cache.
@@ -51,6 +56,7 @@ impl MemoryClass {
     pub const ALL: [MemoryClass; CLASSES] = [
         MemoryClass::Requests,
         MemoryClass::PartialFrames,
+        MemoryClass::LargeFrames,
         MemoryClass::Tail,
         MemoryClass::Cache,
         MemoryClass::Fetch,
@@ -60,17 +66,18 @@ impl MemoryClass {
     /// The class's cap in hundredths of the total.
     fn percent(self) -> u64 {
         match self {
-            MemoryClass::Requests => 30,
-            MemoryClass::PartialFrames => 15,
-            MemoryClass::Tail => 25,
-            MemoryClass::Cache => 13,
-            MemoryClass::Fetch => 15,
+            MemoryClass::Requests => 15,
+            MemoryClass::PartialFrames => 7,
+            MemoryClass::LargeFrames => 40,
+            MemoryClass::Tail => 16,
+            MemoryClass::Cache => 6,
+            MemoryClass::Fetch => 14,
             MemoryClass::Index => 2,
         }
     }
 }
 
-const CLASSES: usize = 6;
+const CLASSES: usize = 7;
 
 /// Asked for more than the class can ever have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -414,14 +421,14 @@ mod tests {
     #[test]
     fn more_than_the_cap_is_refused_and_never_waits() {
         let b = Budget::new(1000);
-        let e = poll(&mut take(&b, MemoryClass::Requests, 301))
+        let e = poll(&mut take(&b, MemoryClass::Requests, 151))
             .unwrap()
             .err();
         assert_eq!(
             e,
             Some(TooLarge {
-                asked: 301,
-                cap: 300
+                asked: 151,
+                cap: 150
             })
         );
         assert!(
@@ -435,8 +442,8 @@ mod tests {
     #[test]
     fn first_come_first_served_within_a_class() {
         let b = Budget::new(1000);
-        let held = b.try_take(MemoryClass::Requests, 250).unwrap();
-        let mut large = take(&b, MemoryClass::Requests, 300);
+        let held = b.try_take(MemoryClass::Requests, 125).unwrap();
+        let mut large = take(&b, MemoryClass::Requests, 150);
         let mut small = take(&b, MemoryClass::Requests, 10);
         assert!(poll(&mut large).is_none());
         assert!(
@@ -445,7 +452,7 @@ mod tests {
         );
         assert!(b.try_take(MemoryClass::Requests, 10).is_none());
         assert!(
-            b.try_take(MemoryClass::Fetch, 150).is_some(),
+            b.try_take(MemoryClass::Fetch, 140).is_some(),
             "other classes go on"
         );
         drop(held);
@@ -459,8 +466,8 @@ mod tests {
     #[test]
     fn a_waiter_that_goes_away_makes_way_and_gives_back() {
         let b = Budget::new(1000);
-        let held = b.try_take(MemoryClass::Requests, 250).unwrap();
-        let mut large = take(&b, MemoryClass::Requests, 300);
+        let held = b.try_take(MemoryClass::Requests, 125).unwrap();
+        let mut large = take(&b, MemoryClass::Requests, 150);
         let mut small = take(&b, MemoryClass::Requests, 10);
         assert!(poll(&mut large).is_none() && poll(&mut small).is_none());
         drop(large);
@@ -506,19 +513,19 @@ mod tests {
     fn what_is_counted_takes_room_and_never_waits() {
         let b = Budget::new(1000);
         let tail = b.meter(MemoryClass::Tail);
-        tail.add(300);
-        assert_eq!((b.used_total(), tail.used(), tail.cap()), (300, 300, 250));
+        tail.add(200);
+        assert_eq!((b.used_total(), tail.used(), tail.cap()), (200, 200, 160));
         assert!(b.try_take(MemoryClass::Tail, 1).is_none());
-        tail.sub(299);
+        tail.sub(199);
         assert!(b.try_take(MemoryClass::Tail, 1).is_some());
     }
 
     #[test]
     fn a_lease_shrinks() {
         let b = Budget::new(1000);
-        let mut l = b.try_take(MemoryClass::Requests, 250).unwrap();
+        let mut l = b.try_take(MemoryClass::Requests, 125).unwrap();
         l.shrink_to(100);
-        l.shrink_to(290);
+        l.shrink_to(120);
         assert_eq!((l.bytes(), b.used(MemoryClass::Requests)), (100, 100));
     }
 

@@ -18,6 +18,8 @@ pub const WRITE_PARTS: usize = 256;
 pub const WRITE_BYTES: usize = 1 << 20;
 /// A client that takes longer than this to take one write of [`WRITE_BYTES`] is cut off.
 pub const WRITE_STALL: Duration = Duration::from_secs(120);
+/// The same while others wait for the memory that answers hold.
+pub const WRITE_STALL_PRESSED: Duration = Duration::from_secs(10);
 /// A connection without a request for this long is closed (Kafka's `connections.max.idle.ms`).
 pub const IDLE: Duration = Duration::from_secs(600);
 /// A frame that has begun must have arrived whole after this long.
@@ -30,6 +32,10 @@ pub const READ_MIN_BYTES: usize = 4 << 10;
 pub const READ_MAX_BYTES: usize = 64 << 10;
 /// Frames above this get a buffer of their own, in bytes.
 pub const OWN_BUFFER_BYTES: usize = 64 << 10;
+/// Frames above this are large: they have a class of memory of their own until they are answered, in bytes; at most half of the class for the others.
+pub const LARGE_FRAME_BYTES: u64 = 4 << 20;
+/// Memory that an idle connection is counted with, in bytes (measured: tests/show/spine/8).
+pub const CONNECTION_BYTES: u64 = 8 << 10;
 /// A frame with a buffer of its own is leased in pieces of this many bytes, each before it is read.
 pub const LEASE_BYTES: usize = 1 << 20;
 /// A frame that waits this long for memory has the most incomplete one cut off.

@@ -24,7 +24,7 @@ use super::lru::{Lru, Use};
 use super::notify::Notify;
 use super::segment::Segment;
 use crate::limits::*;
-use crate::memory::{Budget, Leases, Line, MemoryClass, attach};
+use crate::memory::{Budget, Lease, Leases, Line, MemoryClass, attach};
 use crate::rt::{self, Queue};
 
 /// Readers of one segment whose places are remembered.
@@ -159,16 +159,24 @@ impl ReadAhead {
         }
     }
 
-    /// What a batch takes beyond the class is the batch cache's, as far as that goes.
-    fn borrow_rest(&self, lease: crate::memory::Lease, rest: u64) -> Leases {
+    /// What a batch takes beyond the class is the batch cache's and that of large frames, as far as that goes.
+    fn borrow_rest(&self, lease: Lease, mut rest: u64) -> Leases {
         let mut leases = Leases::from_iter([lease]);
-        if rest > 0 {
-            if let Some(shrink) = &*self.shrink_cache.borrow() {
-                shrink(rest);
+        if rest == 0 {
+            return leases;
+        }
+        if let Some(shrink) = &*self.shrink_cache.borrow() {
+            shrink(rest);
+        }
+        for class in [MemoryClass::LargeFrames, MemoryClass::Cache] {
+            let free = self
+                .budget
+                .cap(class)
+                .saturating_sub(self.budget.used(class));
+            if let Some(lease) = self.budget.try_take(class, rest.min(free)) {
+                rest -= lease.bytes();
+                leases.push(lease);
             }
-            let cache = self.budget.meter(MemoryClass::Cache);
-            let free = cache.cap().saturating_sub(cache.used());
-            leases.extend(self.budget.try_take(MemoryClass::Cache, rest.min(free)));
         }
         leases
     }

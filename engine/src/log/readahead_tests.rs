@@ -14,7 +14,7 @@ use crate::log::reader::Source;
 use crate::log::segment::SegmentMeta;
 use crate::types::*;
 
-/// Memory of a shard whose fetches have 15 hundredths of it.
+/// Memory of a shard whose fetches have 14 hundredths of it.
 const MEMORY: u64 = 256 << 20;
 
 /// A segment of `count` batches of one record of `bytes` each.
@@ -149,7 +149,7 @@ fn a_reader_that_jumps_about_reads_what_it_asks_for() {
 #[test]
 fn what_is_kept_and_what_is_given_out_stay_within_the_class() {
     on_a_shard("class", |dir| async move {
-        // 614 KiB for fetches.
+        // 573 KiB for fetches.
         let files = files(&dir, 8, 4 << 20);
         let segment = segment(&files, 400, 30_000).await;
         let budget = files.reads.budget.clone();

@@ -76,6 +76,7 @@ pub(crate) struct Inner {
     pub files: Rc<Files>,
     pub cache: RefCell<Cache>,
     pub cache_memory: Meter,
+    large_memory: Meter,
     /// Entries that aren't written out. Their records on the way to the journal are counted by the journal itself.
     pub tail_memory: Meter,
     pub checkpoint: RefCell<CheckpointState>,
@@ -230,10 +231,11 @@ impl Inner {
         self.shrink_cache(0);
     }
 
-    /// The oldest go until there is room for `bytes` more.
+    /// The oldest go until there is room for `bytes` more. The cache has what large frames leave of their memory.
     fn shrink_cache(&self, bytes: u64) {
-        let memory = &self.cache_memory;
-        while memory.used() + bytes > memory.cap() {
+        let (memory, large) = (&self.cache_memory, &self.large_memory);
+        let cap = memory.cap() + large.cap().saturating_sub(large.used());
+        while memory.used() + bytes > cap {
             let Some((id, up_to, freed)) = self.cache.borrow_mut().queue.pop_front() else {
                 break;
             };
@@ -353,6 +355,7 @@ impl ShardLog {
             ),
             cache: RefCell::default(),
             cache_memory: budget.meter(MemoryClass::Cache),
+            large_memory: budget.meter(MemoryClass::LargeFrames),
             tail_memory: budget.meter(MemoryClass::Tail),
             checkpoint: RefCell::new(CheckpointState {
                 generation: part.checkpoint.0,
@@ -423,6 +426,7 @@ impl ShardLog {
         r.journaled(lsn);
         let state = Rc::new(RefCell::new(r));
         self.0.replicas.borrow_mut().insert(id, state.clone());
+        self.0.cache_memory.add(REPLICA_BYTES);
         let log = ReplicaLog {
             inner: self.0.clone(),
             state,
@@ -436,6 +440,7 @@ impl ShardLog {
         let Some(r) = self.0.replicas.borrow_mut().remove(&id) else {
             return journal.open_lsn();
         };
+        self.0.cache_memory.sub(REPLICA_BYTES);
         let lsn = journal.put_removed(id);
         let mut r = r.borrow_mut();
         r.removed = true;
@@ -496,6 +501,11 @@ impl ShardLog {
         let part = taken as f32 / room as f32;
         drop(journal);
         part.max(self.0.tail_part())
+    }
+
+    /// A large frame has taken memory that the batch cache may have had.
+    pub fn make_room(&self) {
+        self.0.shrink_cache(0);
     }
 
     /// Memory for what an answer holds of the log, if it is there at once.
@@ -575,6 +585,7 @@ impl Inner {
         let id = frame.id;
         let state = Rc::new(RefCell::new(s));
         self.replicas.borrow_mut().insert(id, state.clone());
+        self.cache_memory.add(REPLICA_BYTES);
         let hard_state = state.borrow().hard_state;
         Restored {
             id,
