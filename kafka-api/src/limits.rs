@@ -35,7 +35,7 @@ pub const OWN_BUFFER_BYTES: usize = 64 << 10;
 /// Frames above this are large: they have a class of memory of their own until they are answered, in bytes; at most half of the class for the others.
 pub const LARGE_FRAME_BYTES: u64 = 4 << 20;
 /// Memory that an idle connection is counted with, in bytes (measured: tests/show/spine/8).
-pub const CONNECTION_BYTES: u64 = 8 << 10;
+pub const CONNECTION_BYTES: u64 = 5 << 10;
 /// A frame with a buffer of its own is leased in pieces of this many bytes, each before it is read.
 pub const LEASE_BYTES: usize = 1 << 20;
 /// A frame that waits this long for memory has the most incomplete one cut off.
