@@ -28,9 +28,14 @@ pub const CLOSE_VOUCH_MS: u64 = 1_000;
 pub const WRITE_OUT_BYTES: usize = 128 << 10;
 /// Distance between two rows of a segment's sparse index, in bytes of the segment.
 pub const INDEX_INTERVAL_BYTES: u64 = 64 << 10;
-/// Smallest and largest first read of a segment for a fetch, in bytes.
+/// Smallest and largest read of a segment for a reader, in bytes; it grows while the reader goes on.
 pub const READ_AHEAD_MIN_BYTES: usize = 64 << 10;
 pub const READ_AHEAD_MAX_BYTES: usize = 1 << 20;
+/// Reads of segments and extents that a shard has at the disk at one time, and those among them that are ahead of readers.
+pub const READS_IN_FLIGHT: u64 = 4;
+pub const READ_AHEADS_IN_FLIGHT: usize = 2;
+/// What is served out of a larger buffer is copied if it is at most this many bytes and less than half of it.
+pub const COPY_OUT_BYTES: usize = 64 << 10;
 /// Operations on files that a shard has with the kernel at one time, journal writes apart.
 pub const DISK_OPS_IN_FLIGHT: usize = 256;
 /// Journal writes that a shard has with the kernel at one time, over all its journal files.
@@ -39,5 +44,12 @@ pub const JOURNAL_WRITES_IN_FLIGHT: usize = 64;
 pub const LISTEN_BACKLOG: i32 = 1024;
 /// Bytes handed to the kernel by one `sendmsg`, so that a large answer does not hold up the shard.
 pub const SEND_BYTES: usize = 256 << 10;
-/// Segment and index files that a shard keeps open.
-pub const OPEN_FILES: usize = 1024;
+/// Memory that a replica is counted with besides its entries, in bytes: its group, its log, its place in the metadata (measured: tests/show/spine/8).
+pub const REPLICA_BYTES: u64 = 8 << 10;
+/// Segment files that a node keeps open, over all its shards; each has an equal part. With what a shard needs besides (its ring, its journal, the
+/// checkpoint being written: about 20) a node has at most 4,096 descriptors apart from its connections' up to 32 shards.
+pub const OPEN_FILES: usize = 3072;
+/// The least part of them that a shard has.
+pub const OPEN_FILES_MIN: usize = 8;
+/// What a file that is needed whole (a checkpoint, an index) is read in, in bytes.
+pub const WHOLE_FILE_PIECE_BYTES: u64 = 8 << 20;

@@ -92,6 +92,8 @@ pub struct FetchCall {
     pub max_bytes: usize,
     pub min_bytes: usize,
     pub max_wait_ms: u32,
+    /// The fetch touches this shard alone.
+    pub alone: bool,
 }
 
 #[derive(Clone, Copy, Debug)]

@@ -210,11 +210,6 @@ impl Groups {
         &self.bell
     }
 
-    /// Memory that batches take on this shard, in bytes, about.
-    pub fn batch_bytes(&self) -> u64 {
-        self.log.memory_bytes()
-    }
-
     pub fn shard_log(&self) -> &ShardLog {
         &self.log
     }

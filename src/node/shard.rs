@@ -279,8 +279,7 @@ fn gauge(kafka: &Shard) {
     let m = &kafka.metrics;
     m.groups.set(kafka.groups.len() as u64);
     m.groups_led.set(kafka.groups.led() as u64);
-    let used = kafka.budget.used_total() + kafka.groups.batch_bytes();
-    m.memory_used_bytes.set(used);
+    m.memory_used_bytes.set(kafka.budget.used_total());
     m.memory_budget_bytes.set(kafka.budget.total());
 }
 

@@ -25,6 +25,7 @@ use super::wire::Reader;
 use super::{LogError, files};
 use crate::batch::{Batch, BatchHeader, HEADER_BYTES};
 use crate::limits::{BLOCK_BYTES, EXTENT_FILE_BYTES, EXTENT_PIECE_BYTES, EXTENT_WRITES};
+use crate::memory::{Leases, attach};
 use crate::rt::{self, AlignedBuf, File, OpenOptions};
 use crate::types::*;
 
@@ -310,11 +311,17 @@ async fn write(path: &Path, position: u64, bytes: &Bytes) -> Result<(), LogError
     file.close().await.map_err(io_error("cannot close", path))
 }
 
-/// Reads the batch of an extent. `None`: it is not what was written.
+/// Memory that [`read`] needs: the batch and a piece of it.
+pub(crate) fn memory_bytes(extent: &Extent) -> u64 {
+    (extent.total_bytes() + EXTENT_PIECE_BYTES) as u64
+}
+
+/// Reads the batch of an extent into `memory`. `None`: it is not what was written.
 pub(crate) async fn read(
     files: &Files,
     directory: &Path,
     extent: &Extent,
+    memory: Leases,
 ) -> Result<Option<Bytes>, LogError> {
     let path = directory.join(extent.file.file_name());
     let file = File::open(&path, OpenOptions::default())
@@ -350,7 +357,7 @@ pub(crate) async fn read(
     file.close()
         .await
         .map_err(io_error("cannot close", &path))?;
-    Ok((crc == extent.header().crc).then(|| out.freeze()))
+    Ok((crc == extent.header().crc).then(|| attach(memory, out)))
 }
 
 /// For a manifest.

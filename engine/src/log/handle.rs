@@ -6,7 +6,9 @@ use std::rc::Rc;
 
 use bytes::Bytes;
 
+use super::readahead::Patience;
 use super::reader::{Source, segment_for};
+use super::segment::IndexRow;
 use super::shard::{Inner, Replica, Trash};
 use super::{LogError, LogPolicy, PendingRead, Read};
 use crate::limits::*;
@@ -227,7 +229,7 @@ impl ReplicaLog {
     ) -> Result<Option<Vec<Bytes>>, LogError> {
         match self.read(from, max_bytes, bound) {
             Read::Ready(batches) => Ok(Some(batches)),
-            Read::Later(read) => read.run_whole().await.map(Some),
+            Read::Later(read) => read.run(Patience::Endless, usize::MAX).await.map(Some),
             Read::OutOfRange => Ok(None),
             Read::Damaged { to } => Err(LogError::Damaged {
                 group: self.group(),
@@ -248,14 +250,11 @@ impl ReplicaLog {
             if segment.meta.borrow().max_timestamp < ts {
                 continue;
             }
-            self.inner.files.load_rows(&segment).await?;
-            let rows = segment.rows(|rows| {
-                rows.iter()
-                    .filter(|r| r.max_timestamp >= ts)
-                    .copied()
-                    .collect::<Vec<_>>()
-            });
-            for row in rows.unwrap_or_default() {
+            let late = |rows: &[IndexRow]| {
+                let late = rows.iter().filter(|r| r.max_timestamp >= ts);
+                late.copied().collect::<Vec<_>>()
+            };
+            for row in self.inner.files.rows(&segment, late).await {
                 let start = self.state.borrow().log_start;
                 if let Some(found) = self
                     .scan_for(row.offset.max(start), bound, |h| h.max_timestamp >= ts)

@@ -207,7 +207,7 @@ impl Janitor {
     fn wants_checkpoint(&self) -> bool {
         let j = self.inner.journal.borrow();
         let c = self.inner.checkpoint.borrow();
-        let half = j.live_bytes() * 2 > j.capacity_bytes();
+        let half = j.live_bytes() * 2 > j.capacity_bytes() || self.inner.tail_part() > 0.5;
         half || !self.inner.reported.get()
             || !self.inner.settled.get() && self.may_settle()
             || !c.trash.is_empty()
@@ -219,7 +219,8 @@ impl Janitor {
             return false;
         }
         let j = self.inner.journal.borrow();
-        let nearly_full = j.live_bytes() * 4 > j.capacity_bytes() * 3;
+        let nearly_full =
+            j.live_bytes() * 4 > j.capacity_bytes() * 3 || self.inner.tail_part() > 0.75;
         let pause = if nearly_full {
             SHORT_PAUSE
         } else {
@@ -236,23 +237,25 @@ impl Janitor {
     /// L8: segments and directories synced, checkpoint synced, tail moved; then files that nothing names any more go.
     async fn checkpoint(&mut self, last: bool) -> Result<(), LogError> {
         let inner = self.inner.clone();
+        // Memory is freed by writing out alone; small entries take more of it than of the journal.
+        let memory = inner.tail_part() > 0.5;
         let target = {
             let j = inner.journal.borrow();
-            let keep = j.capacity_bytes() / 8;
+            let keep = j.capacity_bytes() / if memory { 32 } else { 8 };
             if last {
                 j.open_lsn()
             } else {
                 j.lsn_behind(keep).unwrap_or(j.durable_lsn())
             }
         };
-        if let Some(carried) = self.free(target, true).await?
+        if let Some(carried) = self.free(target, !memory).await?
             && !self.durable_or_stalled(carried).await
         {
             // The copies can't get into the journal before it lets go of something: write everything out instead.
             let everything = inner.journal.borrow().open_lsn();
             self.free(everything, false).await?;
         }
-        self.sync_segments().await?;
+        inner.files.sync_written().await?;
         let trash = std::mem::take(&mut inner.checkpoint.borrow_mut().trash);
         self.write_checkpoint().await?;
         self.move_tail().await?;
@@ -332,43 +335,6 @@ impl Janitor {
         *may_carry -= tail;
         r.carry(&mut j);
         Some(j.open_lsn())
-    }
-
-    async fn sync_segments(&self) -> Result<(), LogError> {
-        let replicas: Vec<Replica> = self.inner.replicas.borrow().values().cloned().collect();
-        let mut new_directories = false;
-        for r in replicas {
-            let segments: Vec<_> = r.borrow().segments.clone();
-            let mut fresh = None;
-            for s in &segments {
-                // Cleared first: a write that comes while the sync runs sets it again.
-                if s.unsynced.replace(false) {
-                    let file = self.inner.files.open_segment(s).await?;
-                    file.sync()
-                        .await
-                        .map_err(io_error("cannot sync", &s.path))?;
-                    self.inner.metrics.background_syncs.increment();
-                    if s.fresh.replace(false) {
-                        fresh = s.path.parent().map(|p| p.to_owned());
-                    }
-                }
-            }
-            if let Some(directory) = fresh {
-                rt::fs::sync_dir(&directory)
-                    .await
-                    .map_err(io_error("cannot sync", &directory))?;
-                self.inner.metrics.background_syncs.increment();
-                new_directories = true;
-            }
-            rt::yield_if_needed().await;
-        }
-        if new_directories {
-            let parent = super::files::partitions_dir(&self.inner.cfg.data_dir);
-            rt::fs::sync_dir(&parent)
-                .await
-                .map_err(io_error("cannot sync", &parent))?;
-        }
-        Ok(())
     }
 
     async fn write_checkpoint(&self) -> Result<(), LogError> {

@@ -24,8 +24,10 @@ mod frame;
 mod handle;
 mod janitor;
 mod journal;
+mod lru;
 mod node_file;
 mod notify;
+mod readahead;
 mod reader;
 pub mod record;
 mod recovered;
@@ -45,7 +47,8 @@ pub mod door;
 
 pub use extent::Extent;
 pub use handle::ReplicaLog;
-pub use reader::{Found, PendingRead};
+pub use readahead::Patience;
+pub use reader::PendingRead;
 pub use recovery::{RecoveredShard, Recovery, RecoveryReport, recover};
 pub use shard::{Restored, ShardLog};
 

@@ -2,10 +2,12 @@
 //!
 //! A read goes to one segment. It begins at a row of the sparse index, walks the frames to the asked offset and takes whole batches from there on, the
 //! first one always. Where a frame is broken or a batch's CRC is wrong, the walk looks for the next sound batch: an offset inside the damage is
-//! answered by its name ([`LogError::Damaged`]), one behind it is served. A batch in an extent (L7) is read when the walk comes to it; one that is first and larger than what was
-//! asked for only after the caller has been told, as it may have to find memory for it.
+//! answered by its name ([`LogError::Damaged`]), one behind it is served. A batch in an extent (L7) is read when the walk comes to it.
+//!
+//! All memory is leased before it is read into, and belongs to the batches that are given out ([`super::readahead`]). A read waits for memory only while it holds none; later it
+//! ends with what it has.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use bytes::{Bytes, BytesMut};
@@ -13,10 +15,12 @@ use bytes::{Bytes, BytesMut};
 use super::block::MAX_BLOCK_BYTES;
 use super::extent::{self, Extent};
 use super::frame::{self, Frame, Parsed};
+use super::readahead::Patience;
 use super::segment::{IndexRow, Segment, row_for_offset};
 use super::{LogError, files::Files};
 use crate::batch::{Batch, BatchHeader, HEADER_BYTES};
-use crate::limits::{READ_AHEAD_MAX_BYTES, READ_AHEAD_MIN_BYTES};
+use crate::limits::{COPY_OUT_BYTES, READ_AHEAD_MAX_BYTES, READ_AHEAD_MIN_BYTES};
+use crate::memory::attach;
 use crate::types::*;
 
 /// No frame is longer: it came through one commit of the journal. A length beyond that is rot.
@@ -41,14 +45,6 @@ pub(crate) enum Source {
     Extent { directory: PathBuf, extent: Extent },
 }
 
-/// What a read gave.
-pub enum Found {
-    /// In order, all of them below the bound; empty when none lies between `from` and the bound in this segment.
-    Batches(Vec<Bytes>),
-    /// The first batch takes this many bytes, more than were asked for: find memory for them and go on.
-    Larger { bytes: usize, read: PendingRead },
-}
-
 impl PendingRead {
     /// Bytes that the answer takes, about.
     pub fn bytes(&self) -> usize {
@@ -58,34 +54,44 @@ impl PendingRead {
         }
     }
 
-    /// Runs to the end, however large the first batch is.
-    pub(crate) async fn run_whole(self) -> Result<Vec<Bytes>, LogError> {
-        let mut found = self.run().await?;
-        loop {
-            match found {
-                Found::Batches(batches) => return Ok(batches),
-                Found::Larger { read, .. } => found = Box::pin(read.run()).await?,
-            }
-        }
-    }
-
-    pub async fn run(self) -> Result<Found, LogError> {
-        match self.source.clone() {
-            Source::Segment(segment) => self.run_in(&segment).await,
+    /// Runs to the end, however large the first batch is. The batches hold their memory themselves.
+    ///
+    /// With patience it waits for memory: only for who holds none. What there is no memory for in time is not given, nor is a first batch above `largest` bytes.
+    pub async fn run(self, patience: Patience, largest: usize) -> Result<Vec<Bytes>, LogError> {
+        match &self.source {
+            Source::Segment(segment) => self.run_in(segment, patience, largest).await,
             Source::Extent { directory, extent } => {
-                match extent::read(&self.files, &directory, &extent).await? {
-                    Some(batch) => Ok(Found::Batches(vec![batch])),
-                    None => {
-                        let h = extent.header();
-                        let path = directory.join(extent.file.file_name());
-                        Err(self.damaged(&path, h.base_offset, h.next_offset()))
-                    }
-                }
+                self.read_extent(directory, extent, patience, largest).await
             }
         }
     }
 
-    fn damaged(&self, path: &std::path::Path, from: Offset, to: Offset) -> LogError {
+    /// The batch of an extent, when it is the first.
+    async fn read_extent(
+        &self,
+        directory: &Path,
+        extent: &Extent,
+        patience: Patience,
+        largest: usize,
+    ) -> Result<Vec<Bytes>, LogError> {
+        if extent.total_bytes() > largest {
+            return Ok(Vec::new());
+        }
+        let bytes = extent::memory_bytes(extent);
+        let Some(memory) = self.files.reads.memory(bytes, patience).await else {
+            return Ok(Vec::new());
+        };
+        match extent::read(&self.files, directory, extent, memory).await? {
+            Some(batch) => Ok(vec![batch]),
+            None => {
+                let h = extent.header();
+                let path = directory.join(extent.file.file_name());
+                Err(self.damaged(&path, h.base_offset, h.next_offset()))
+            }
+        }
+    }
+
+    fn damaged(&self, path: &Path, from: Offset, to: Offset) -> LogError {
         self.files.damage_found(self.group, path, from, to);
         LogError::Damaged {
             group: self.group,
@@ -94,108 +100,222 @@ impl PendingRead {
         }
     }
 
-    async fn run_in(mut self, segment: &Rc<Segment>) -> Result<Found, LogError> {
-        self.files.load_rows(segment).await?;
-        let row = segment
-            .rows(|rows| row_for_offset(rows, self.from))
-            .flatten();
+    async fn run_in(
+        &self,
+        segment: &Rc<Segment>,
+        patience: Patience,
+        largest: usize,
+    ) -> Result<Vec<Bytes>, LogError> {
+        let find = |rows: &[IndexRow]| row_for_offset(rows, self.from);
+        let row = self.files.rows(segment, find).await;
         let Some(row) = row else {
-            return Ok(Found::Batches(Vec::new()));
+            return Ok(Vec::new());
         };
         let mut walk = Walk::new(self.from, self.max_bytes, self.bound);
         walk.expected = Some(row.offset);
         walk.epochs = self.epochs.clone();
-        if let Some((directory, extent)) = self.walk(segment, &mut walk, row).await? {
-            let bytes = extent.total_bytes();
-            self.source = Source::Extent { directory, extent };
-            return Ok(Found::Larger { bytes, read: self });
+        if let Some((directory, extent)) = self.walk(segment, &mut walk, row, patience).await? {
+            return self
+                .read_extent(&directory, &extent, patience, largest)
+                .await;
         }
         match walk.damaged {
             Some((from, to)) if walk.batches.is_empty() => {
-                let to = to
-                    .unwrap_or_else(|| offset_after(segment, row))
-                    .max(Offset(from.0 + 1));
+                let to = match to {
+                    Some(to) => to,
+                    None => self.offset_after(segment, row).await,
+                };
+                let to = to.max(Offset(from.0 + 1));
                 Err(self.damaged(&segment.path, from, to))
             }
-            _ => Ok(Found::Batches(walk.batches)),
+            _ => Ok(walk.batches),
         }
     }
 
-    /// Walks from `row` on. Gives the extent of a first batch that is larger than what was asked for, and its directory.
+    /// Where the log can be read again behind the stretch of `row`.
+    async fn offset_after(&self, segment: &Rc<Segment>, row: IndexRow) -> Offset {
+        let after = |rows: &[IndexRow]| rows.iter().find(|r| r.position > row.position).copied();
+        let next = self.files.rows(segment, after).await;
+        next.map_or_else(|| segment.meta.borrow().next_offset, |r| r.offset)
+    }
+
+    /// Walks from `row` on. Gives the extent of a first batch, and its directory; nothing is held any more then.
     async fn walk(
         &self,
         segment: &Rc<Segment>,
         walk: &mut Walk,
         row: IndexRow,
+        patience: Patience,
     ) -> Result<Option<(PathBuf, Extent)>, LogError> {
-        let file = self.files.open_segment(segment).await?;
-        let end = {
-            let m = segment.meta.borrow();
-            walk.end_offset = m.next_offset;
-            m.end
+        walk.end_offset = segment.meta.borrow().next_offset;
+        let mut view = View {
+            read: self,
+            segment,
+            end: segment.meta.borrow().end,
+            want: self
+                .max_bytes
+                .clamp(READ_AHEAD_MIN_BYTES, READ_AHEAD_MAX_BYTES)
+                .max(self.files.stream_bytes(segment, row.position)),
+            position: row.position,
+            buffer: Bytes::new(),
+            behind: 0,
         };
-        let mut position = row.position;
-        let mut buffer = Bytes::new();
-        let mut want = self
-            .max_bytes
-            .clamp(READ_AHEAD_MIN_BYTES, READ_AHEAD_MAX_BYTES);
+        let mut need = frame::FRAME_PREFIX_BYTES;
         loop {
-            let left = usize::try_from(end.saturating_sub(position)).unwrap_or(usize::MAX);
-            let goal = want.min(left);
-            if buffer.len() < goal {
-                let (have, ask) = (buffer.len(), goal - buffer.len());
-                let more = self
-                    .files
-                    .read(&file, &segment.path, position + have as u64, ask)
-                    .await?;
-                if more.len() < ask {
+            let patience = if walk.batches.is_empty() {
+                patience
+            } else {
+                Patience::Never
+            };
+            match view.fill(need, patience).await? {
+                Filled::Yes => {}
+                Filled::NoMemory => break,
+                Filled::Short => {
                     // The file is shorter than the checkpoint says: what is missing is damage.
                     walk.damaged
                         .get_or_insert((walk.next_offset().max(self.from), None));
-                    return Ok(None);
+                    break;
                 }
-                buffer = join(buffer, more);
             }
             let mut at = 0;
-            let step = walk.take(&buffer, &mut at, buffer.len() == left);
-            position += at as u64;
-            let _ = buffer.split_to(at);
+            let last = view.buffer.len() as u64 == view.left();
+            let step = walk.take(&view.buffer, &mut at, last);
+            view.step_over(at);
             match step {
-                Step::Done => return Ok(None),
+                Step::Done => break,
                 Step::Extent { extent, bytes } => {
                     let directory = segment.path.parent();
                     let directory = directory.expect("a segment lies in a directory");
-                    if walk.batches.is_empty() && extent.total_bytes() > self.max_bytes {
+                    if walk.batches.is_empty() {
                         return Ok(Some((directory.to_owned(), *extent)));
                     }
-                    let batch = extent::read(&self.files, directory, &extent).await?;
+                    let memory = self.files.reads.memory_now(extent::memory_bytes(&extent));
+                    let Some(memory) = memory else { break };
+                    let batch = extent::read(&self.files, directory, &extent, memory).await?;
                     if !walk.take_extent(&extent, batch) {
-                        return Ok(None);
+                        break;
                     }
-                    position += bytes as u64;
-                    let _ = buffer.split_to(bytes);
+                    view.step_over(bytes);
+                    need = frame::FRAME_PREFIX_BYTES;
                 }
-                Step::More(bytes) => want = bytes.max(READ_AHEAD_MIN_BYTES),
+                Step::More(bytes) => need = bytes,
             }
+        }
+        self.files
+            .went(segment, row.position, view.position, view.end);
+        let behind = view.behind;
+        drop(view);
+        self.copy_out(&mut walk.batches, behind);
+        Ok(None)
+    }
+
+    /// A few bytes must not keep a large buffer in memory.
+    fn copy_out(&self, batches: &mut [Bytes], behind: usize) {
+        let bytes: usize = batches.iter().map(Bytes::len).sum();
+        if bytes > COPY_OUT_BYTES || 2 * bytes >= behind {
+            return;
+        }
+        let Some(memory) = self.files.reads.memory_now(bytes as u64) else {
+            return;
+        };
+        let mut copy = BytesMut::with_capacity(bytes);
+        batches.iter().for_each(|b| copy.extend_from_slice(b));
+        let copy = attach(memory, copy);
+        let mut at = 0;
+        for b in batches {
+            let end = at + b.len();
+            *b = copy.slice(at..end);
+            at = end;
         }
     }
 }
 
-/// Where the log can be read again behind the stretch of `row`.
-fn offset_after(segment: &Segment, row: IndexRow) -> Offset {
-    let next = segment.rows(|rows| rows.iter().find(|r| r.position > row.position).copied());
-    next.flatten()
-        .map_or_else(|| segment.meta.borrow().next_offset, |r| r.offset)
+/// The bytes of a segment at the place that a walk has come to.
+struct View<'a> {
+    read: &'a PendingRead,
+    segment: &'a Rc<Segment>,
+    end: u64,
+    /// How much to read at a time.
+    want: usize,
+    position: u64,
+    /// From `position` on.
+    buffer: Bytes,
+    /// Bytes of all the buffers so far.
+    behind: usize,
 }
 
-fn join(front: Bytes, back: Bytes) -> Bytes {
-    if front.is_empty() {
-        return back;
+enum Filled {
+    Yes,
+    NoMemory,
+    Short,
+}
+
+impl View<'_> {
+    fn left(&self) -> u64 {
+        self.end.saturating_sub(self.position)
     }
-    let mut both = BytesMut::with_capacity(front.len() + back.len());
-    both.extend_from_slice(&front);
-    both.extend_from_slice(&back);
-    both.freeze()
+
+    fn step_over(&mut self, bytes: usize) {
+        self.position += bytes as u64;
+        let _ = self.buffer.split_to(bytes);
+    }
+
+    /// Gets at least `need` bytes into the buffer, or all that are left. A frame that lies in two ranges is put together in a buffer of its own.
+    async fn fill(&mut self, need: usize, patience: Patience) -> Result<Filled, LogError> {
+        let files = &self.read.files;
+        let need = usize::try_from(self.left()).unwrap_or(usize::MAX).min(need);
+        while self.buffer.len() < need {
+            let have = self.buffer.len();
+            let at = self.position + have as u64;
+            let now = if have == 0 { patience } else { Patience::Never };
+            let piece = files
+                .range(self.segment, at, self.want, self.end, now)
+                .await?;
+            let joined = match piece {
+                Some(p) if p.bytes.is_empty() => return Ok(Filled::Short),
+                Some(p) if have == 0 => {
+                    self.behind += p.behind;
+                    self.buffer = p.bytes;
+                    continue;
+                }
+                Some(p) => self.join(&p.bytes, need),
+                None => None,
+            };
+            match joined {
+                Some(joined) => {
+                    self.behind += joined.len();
+                    self.buffer = joined;
+                }
+                None => {
+                    // Nothing is held while it waits.
+                    self.buffer = Bytes::new();
+                    let all = files
+                        .range_alone(self.segment, self.position, need, patience)
+                        .await?;
+                    let Some(all) = all else {
+                        return Ok(Filled::NoMemory);
+                    };
+                    self.behind += all.len();
+                    self.buffer = all;
+                    if self.buffer.len() < need {
+                        return Ok(Filled::Short);
+                    }
+                }
+            }
+        }
+        Ok(Filled::Yes)
+    }
+
+    /// What is in the buffer and as much of `more` as is needed. `None`: there is no memory for it.
+    fn join(&self, more: &Bytes, need: usize) -> Option<Bytes> {
+        let more = &more[..more.len().min(need - self.buffer.len())];
+        let bytes = self.buffer.len() + more.len();
+        let memory = self.read.files.reads.memory_now(bytes as u64)?;
+        let mut both = BytesMut::with_capacity(bytes);
+        both.extend_from_slice(&self.buffer);
+        both.extend_from_slice(more);
+        Some(attach(memory, both))
+    }
 }
 
 #[derive(Debug, PartialEq, Eq)]

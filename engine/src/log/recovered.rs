@@ -9,8 +9,20 @@ use bytes::Bytes;
 
 use super::checkpoint::ReplicaFrame;
 use super::directory::Run;
+use super::replay::READ_BYTES;
 use super::replica::Slot;
 use crate::types::*;
+
+/// An entry's bytes lie in a window of [`READ_BYTES`] that was read of the journal. One smaller than half of it is copied: it must not keep the whole window in memory.
+const COPIED_BELOW_BYTES: usize = READ_BYTES / 2;
+
+fn slot_of(entry: &Entry, lsn: Lsn) -> Slot {
+    let mut slot = Slot::of(entry, lsn);
+    if entry.data.len() < COPIED_BELOW_BYTES {
+        slot.data = Some(Bytes::copy_from_slice(&entry.data));
+    }
+    slot
+}
 
 /// A replica put together from its checkpoint frame and the journals.
 pub(crate) struct RecoveredReplica {
@@ -105,7 +117,7 @@ impl RecoveredReplica {
         }
         self.truncate_from(entry.index);
         self.fill_hole(entry, at.0);
-        self.slots.push_back(Slot::of(entry, at.1));
+        self.slots.push_back(slot_of(entry, at.1));
     }
 
     /// L6: a second copy, which replaces nothing.
@@ -114,7 +126,7 @@ impl RecoveredReplica {
             return;
         }
         match self.slot_mut(entry.index) {
-            Some(slot) if slot.header.term == entry.term => *slot = Slot::of(entry, at.1),
+            Some(slot) if slot.header.term == entry.term => *slot = slot_of(entry, at.1),
             _ => self.append(entry, at),
         }
     }
@@ -328,6 +340,22 @@ mod tests {
             places(&r),
             vec![(1, 0, 2, true), (2, 2, 4, true), (3, 4, 5, false)]
         );
+    }
+
+    #[test]
+    fn a_small_entry_keeps_no_window_of_the_journal() {
+        let mut r = recovered();
+        let window = Bytes::from(vec![7; READ_BYTES]);
+        let mut entry = batch_entry(1, 1, 0, 2);
+        for data in [window.slice(100..200), window.slice(..READ_BYTES / 2)] {
+            entry.data = data.clone();
+            r.append(&entry, at(1));
+            r.carry(&entry, at(2));
+            let kept = r.slots[0].data.as_ref().unwrap();
+            assert_eq!(*kept, data);
+            let shared = kept.as_ptr() == data.as_ptr();
+            assert_eq!(shared, data.len() >= COPIED_BELOW_BYTES);
+        }
     }
 
     #[test]

@@ -21,6 +21,7 @@ use super::journal::{Journal, RunSlot};
 use super::segment::Segment;
 use super::terms::TermTable;
 use crate::batch::BatchHeader;
+use crate::memory::Meter;
 use crate::types::*;
 
 /// An entry in memory.
@@ -127,6 +128,8 @@ pub(crate) struct ReplicaState {
     /// In the shard's write queue.
     pub queued: bool,
     pub policy: LogPolicy,
+    /// Counts the memory of entries above `written_out`, over all replicas of the shard.
+    pub tail_memory: Option<Meter>,
 }
 
 impl ReplicaState {
@@ -158,6 +161,7 @@ impl ReplicaState {
             writing: false,
             queued: false,
             policy: LogPolicy::default(),
+            tail_memory: None,
         }
     }
 
@@ -220,6 +224,9 @@ impl ReplicaState {
         }
         self.last = h.index;
         self.log_end = h.next_offset;
+        if let Some(m) = &self.tail_memory {
+            m.add(slot.charged_bytes());
+        }
         self.slots.push_back(slot);
     }
 
@@ -232,6 +239,9 @@ impl ReplicaState {
         while self.slots.back().is_some_and(|s| s.header.index >= index) {
             if let Some(gone) = self.slots.pop_back() {
                 self.log_end = gone.header.base_offset;
+                if let Some(m) = &self.tail_memory {
+                    m.sub(gone.charged_bytes());
+                }
             }
         }
         self.last = index.prev();
@@ -307,6 +317,16 @@ impl ReplicaState {
             freed += self.slots.pop_front().map_or(0, |s| s.charged_bytes());
         }
         freed
+    }
+
+    /// The replica is removed: all entries go.
+    pub fn drop_slots(&mut self) {
+        let tail = (self.slots.iter()).filter(|s| s.header.index > self.written_out);
+        let bytes: u64 = tail.map(Slot::charged_bytes).sum();
+        if let Some(m) = &self.tail_memory {
+            m.sub(bytes);
+        }
+        self.slots.clear();
     }
 
     /// Drops the segments that lie wholly below the log's start and are no longer written to.

@@ -11,8 +11,12 @@ use std::rc::Rc;
 
 use bytes::{BufMut, BytesMut};
 
+use super::lru::Use;
+use super::readahead::Ranges;
 use super::wire::{LARGEST, Reader, put_varint};
 use crate::limits::INDEX_INTERVAL_BYTES;
+use crate::memory::Lease;
+use crate::rt::File;
 use crate::types::*;
 
 /// The first frame of a stretch of a segment.
@@ -76,14 +80,24 @@ impl SegmentMeta {
 pub(crate) struct Segment {
     pub meta: RefCell<SegmentMeta>,
     pub path: PathBuf,
-    /// Rows of a sealed segment that were read back from its index file.
-    pub loaded_rows: RefCell<Option<Rc<Vec<IndexRow>>>>,
-    /// Bytes that may have been written beyond the last sync.
+    /// Its descriptor, while it is open. [`super::files::Files`] opens and closes.
+    pub file: RefCell<Option<(Rc<File>, Use)>>,
+    /// Rows of a sealed segment that were read back from its index file, while there is room for them.
+    pub loaded_rows: RefCell<Option<LoadedRows>>,
+    /// What is in memory of it for readers.
+    pub ranges: RefCell<Option<Box<Ranges>>>,
+    /// Bytes that may have been written beyond the last sync; it is on the list of [`super::files::Files`] then.
     pub unsynced: Cell<bool>,
     /// Its directory entry hasn't been synced yet.
     pub fresh: Cell<bool>,
     /// The last entry noted names an extent.
     after_extent: Cell<bool>,
+}
+
+pub(crate) struct LoadedRows {
+    pub rows: Rc<Vec<IndexRow>>,
+    pub used: Use,
+    pub _memory: Lease,
 }
 
 pub fn file_name(m: &SegmentMeta) -> String {
@@ -102,7 +116,9 @@ impl Segment {
         Rc::new(Segment {
             path: directory.join(file_name(&meta)),
             meta: RefCell::new(meta),
+            file: RefCell::new(None),
             loaded_rows: RefCell::new(None),
+            ranges: RefCell::new(None),
             unsynced: Cell::new(false),
             fresh: Cell::new(fresh),
             after_extent: Cell::new(false),
@@ -142,13 +158,16 @@ impl Segment {
         m.max_timestamp = m.max_timestamp.max(max_timestamp);
     }
 
-    /// The rows, if they are in memory.
-    pub fn rows<T>(&self, f: impl FnOnce(&[IndexRow]) -> T) -> Option<T> {
+    /// Somebody besides the list of open files holds its descriptor.
+    pub fn is_held_open(&self) -> bool {
+        let file = self.file.borrow();
+        file.as_ref().is_some_and(|(f, _)| Rc::strong_count(f) > 1)
+    }
+
+    /// The rows are those of the manifest: no index file has them yet.
+    pub fn rows_in_manifest(&self) -> bool {
         let m = self.meta.borrow();
-        if !m.rows.is_empty() || !m.sealed {
-            return Some(f(&m.rows));
-        }
-        self.loaded_rows.borrow().as_ref().map(|rows| f(rows))
+        !m.rows.is_empty() || !m.sealed
     }
 }
 

@@ -190,7 +190,6 @@ impl ReplicaState {
             self.written_out <= self.commit,
             "L5: only committed entries are written out"
         );
-        plan.segment.unsynced.set(true);
         self.frame_dirty = true;
         (self.written_out, charged)
     }
@@ -206,6 +205,7 @@ pub(crate) async fn carry_out(files: &Files, plan: &mut WritePlan) -> Result<(),
             .map_err(io_error("cannot create", directory))?;
     }
     let file = files.open_segment(&plan.segment).await?;
+    files.note_written(&plan.segment);
     let mut written = 0;
     while written < plan.bytes {
         let piece = (plan.bytes - written).min(WRITE_OUT_BYTES as u64);
@@ -239,10 +239,7 @@ fn fill(buf: &mut [u8], frames: &mut VecDeque<Bytes>) {
 
 /// Writes a sealed segment's index file, synced, and lets go of the rows in memory.
 pub(crate) async fn write_index(segment: &Rc<Segment>) -> Result<(), LogError> {
-    let (bytes, rows) = {
-        let m = segment.meta.borrow();
-        (super::segment::encode_index(&m.rows), m.rows.clone())
-    };
+    let bytes = super::segment::encode_index(&segment.meta.borrow().rows);
     let path = super::segment::index_path(&segment.path);
     files::write_whole(&path, &bytes)
         .await
@@ -251,7 +248,6 @@ pub(crate) async fn write_index(segment: &Rc<Segment>) -> Result<(), LogError> {
     rt::fs::sync_dir(directory)
         .await
         .map_err(io_error("cannot sync", directory))?;
-    *segment.loaded_rows.borrow_mut() = Some(Rc::new(rows));
     segment.meta.borrow_mut().rows = Vec::new();
     Ok(())
 }
@@ -260,6 +256,7 @@ pub(crate) async fn write_index(segment: &Rc<Segment>) -> Result<(), LogError> {
 mod tests {
     use super::*;
     use crate::log::replica::tests::{batch_entry, journal, replica};
+    use crate::memory::Budget;
     use crate::metrics::ShardMetrics;
     use proptest::prelude::*;
 
@@ -289,7 +286,7 @@ mod tests {
             sizes in proptest::collection::vec((1i32..400, any::<bool>()), 1..60),
             segment_bytes in 3000u64..60_000,
         ) {
-            let files = Files::new("/nowhere".into(), Rc::new(ShardMetrics::default()));
+            let files = Files::new("/nowhere".into(), 8, Budget::new(1 << 20), Rc::new(ShardMetrics::default()));
             let (mut r, mut j) = (replica(), journal());
             r.policy.segment_bytes = segment_bytes;
             let mut disk = Vec::new();
