@@ -130,8 +130,15 @@ fn rows_of_sealed_segments_stay_within_their_memory() {
         let room = files.budget.cap(MemoryClass::Index);
         let mut segments = Vec::new();
         for n in 0..40 {
-            let s = segment(&dir, n, true);
             let count = if n == 39 { 1000 } else { 100 };
+            let s = segment(&dir, n, true);
+            {
+                let mut m = s.meta.borrow_mut();
+                m.base_offset = Offset(n as i64);
+                m.end = count as u64 * 70_000;
+                m.last_index = RaftIndex(count as u64);
+                m.next_offset = Offset(count * 10 + n as i64);
+            }
             let rows: Vec<_> = (0..count)
                 .map(|i| IndexRow {
                     offset: Offset(i * 10 + n as i64),
