@@ -14,7 +14,8 @@ use crate::settings::{KEYS, Layer, Source};
     version,
     args_conflicts_with_subcommands = true,
     override_usage = "tailrace [SETTINGS]\n       tailrace <COMMAND> [OPTIONS]",
-    max_term_width = 100
+    max_term_width = 100,
+    after_help = crate::exit::HELP
 )]
 pub struct Cli {
     #[command(subcommand)]
@@ -105,7 +106,7 @@ pub struct BrokerArgs {
     )]
     pub broker: String,
     /// How long one request may take, with everything that is tried again, in milliseconds
-    #[arg(long, value_name = "MS", default_value_t = 30_000)]
+    #[arg(long, value_name = "MS", default_value_t = 30_000, value_parser = clap::value_parser!(u64).range(1..=86_400_000))]
     pub timeout_ms: u64,
 }
 

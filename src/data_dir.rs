@@ -60,25 +60,55 @@ impl DataDir {
 
 /// An error of the filesystem, with what to do where that is known.
 pub fn cannot(what: &str, path: &Path, e: &std::io::Error) -> Fatal {
+    let (exit, advice) = advice(e);
+    Fatal::new(
+        exit,
+        format!("can't {what} {}: {e}{advice}", path.display()),
+    )
+}
+
+/// The exit code of an error of the filesystem at a start, and what to do about it where that is known.
+pub fn advice(e: &std::io::Error) -> (Exit, &'static str) {
+    match e.raw_os_error() {
+        Some(libc::EIO) => {
+            return (
+                Exit::Disk,
+                ": the disk failed; look at the kernel's log (dmesg) and at the disk before starting again",
+            );
+        }
+        Some(libc::EDQUOT) => {
+            return (
+                Exit::Disk,
+                ": the user's quota is used up; raise it, free some space, or choose another --data-dir",
+            );
+        }
+        Some(libc::EMFILE | libc::ENFILE) => {
+            return (
+                Exit::Unfit,
+                ": too many open files; raise the limit with `ulimit -n 65536`, or LimitNOFILE in a systemd unit",
+            );
+        }
+        _ => {}
+    }
     let advice = match e.kind() {
+        ErrorKind::StorageFull => {
+            return (
+                Exit::Disk,
+                ": the disk is full; free some space on it, or choose another --data-dir. Nothing that was acknowledged is lost",
+            );
+        }
         ErrorKind::PermissionDenied => {
             ": give the user that runs Tailrace permission to read and write it, or choose another --data-dir"
-        }
-        ErrorKind::StorageFull => {
-            ": the disk is full; free some space, or choose another --data-dir"
         }
         ErrorKind::ReadOnlyFilesystem => {
             ": the filesystem is mounted read-only; choose another --data-dir"
         }
         ErrorKind::NotADirectory | ErrorKind::AlreadyExists => {
-            ": something that is no directory is in the way"
+            ": something that is no directory is in the way; choose another --data-dir"
         }
         _ => "",
     };
-    Fatal::new(
-        Exit::Unfit,
-        format!("can't {what} {}: {e}{advice}", path.display()),
-    )
+    (Exit::Unfit, advice)
 }
 
 fn lock(path: &Path) -> Result<File, Fatal> {
@@ -121,7 +151,10 @@ fn read_papers(text: &str, path: &Path, node_id: i32) -> Result<Uuid, Fatal> {
     let damaged = |why: String| {
         Fatal::new(
             Exit::Data,
-            format!("{} can't be read: {why}", path.join(PAPERS).display()),
+            format!(
+                "{} can't be read: {why}. It names the node whose data this is: restore it from a backup, or choose another --data-dir",
+                path.join(PAPERS).display()
+            ),
         )
     };
     let any: AnyPapers = toml::from_str(text).map_err(|e| damaged(e.to_string()))?;
@@ -282,6 +315,26 @@ mod tests {
         std::fs::write(s.0.join("holiday.jpg"), "").unwrap();
         let strange = open(&s, 1).unwrap_err();
         assert!(strange.message.contains("holiday.jpg"), "{strange}");
+    }
+
+    #[test]
+    fn a_disk_that_fails_or_is_full_is_told_apart() {
+        for (code, exit, word) in [
+            (libc::EIO, Exit::Disk, "dmesg"),
+            (libc::ENOSPC, Exit::Disk, "free some space"),
+            (libc::EDQUOT, Exit::Disk, "quota"),
+            (libc::EROFS, Exit::Unfit, "read-only"),
+            (libc::EACCES, Exit::Unfit, "permission"),
+            (libc::EMFILE, Exit::Unfit, "ulimit -n"),
+        ] {
+            let e = cannot(
+                "read",
+                Path::new("/d"),
+                &std::io::Error::from_raw_os_error(code),
+            );
+            assert_eq!(e.exit, exit, "{e}");
+            assert!(e.message.contains(word), "{e}");
+        }
     }
 
     #[test]

@@ -39,6 +39,33 @@ pub fn check_io_uring() -> Result<(), Fatal> {
     Err(Fatal::new(Exit::Unfit, why))
 }
 
+/// Every shard gets a CPU of its own, unless they are to share.
+pub fn check_cpus(shards: u16, overprovisioned: bool) -> Result<(), Fatal> {
+    let cpus = allowed_cpus();
+    if overprovisioned || usize::from(shards) <= cpus {
+        return Ok(());
+    }
+    Err(Fatal::new(
+        Exit::Usage,
+        format!(
+            "{shards} shards need a CPU each, and this process may use {cpus}: use --shards {cpus} or fewer, or --overprovisioned to let them share"
+        ),
+    ))
+}
+
+/// By the affinity of this process; a quota of CPU time doesn't count, as shards can be pinned all the same.
+fn allowed_cpus() -> usize {
+    // SAFETY: all-zero is a valid, empty set.
+    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    // SAFETY: writes one set, which is ours.
+    match unsafe { libc::sched_getaffinity(0, size_of_val(&set), &mut set) } {
+        // SAFETY: reads the set that was just written.
+        0 => unsafe { libc::CPU_COUNT(&set) }.unsigned_abs() as usize,
+        // More CPUs than the set can tell: the shards' launch looks again.
+        _ => usize::MAX,
+    }
+}
+
 /// Locked memory that a shard's runtime insists on, in bytes.
 const LOCKED_BYTES: u64 = 512 << 10;
 
@@ -90,6 +117,31 @@ pub fn check_direct_io(dir: &Path) -> Result<(), Fatal> {
         )),
         Err(e) => Err(cannot("write to", dir, &e)),
     }
+}
+
+/// Says so where a power cut would take everything: what is acknowledged is only as durable as its filesystem.
+pub fn warn_of_memory_filesystem(dir: &Path) {
+    if filesystem_type(dir).is_some_and(in_memory) {
+        tracing::warn!(
+            "{} is on a filesystem in memory (tmpfs): its data goes with the machine's power. Choose a --data-dir on a disk for data that must stay",
+            dir.display()
+        );
+    }
+}
+
+fn in_memory(filesystem: i64) -> bool {
+    const RAMFS: i64 = 0x8584_58F6;
+    [libc::TMPFS_MAGIC, RAMFS].contains(&filesystem)
+}
+
+/// The kernel's number for the type of a directory's filesystem.
+fn filesystem_type(dir: &Path) -> Option<i64> {
+    let path = std::ffi::CString::new(dir.as_os_str().as_encoded_bytes()).ok()?;
+    // SAFETY: all-zero is a valid value of this plain struct.
+    let mut found: libc::statfs = unsafe { std::mem::zeroed() };
+    // SAFETY: a path that ends in zero, and one struct of ours that is written.
+    let result = unsafe { libc::statfs(path.as_ptr(), &mut found) };
+    (result == 0).then_some(found.f_type)
 }
 
 /// How long a port may be taken. A process that was killed keeps its sockets until the kernel has taken its io_uring down, some milliseconds later.
@@ -151,6 +203,25 @@ mod tests {
         assert!(e.message.contains("kafka-addr"), "{e}");
         let foreign = check_port("192.0.2.1:9092".parse().unwrap(), "admin-addr").unwrap_err();
         assert_eq!(foreign.exit, Exit::Unfit);
+    }
+
+    #[test]
+    fn more_shards_than_cpus_must_be_meant() {
+        let cpus = u16::try_from(allowed_cpus()).expect("a machine of tests has fewer");
+        assert!(check_cpus(cpus, false).is_ok());
+        assert!(check_cpus(cpus + 1, true).is_ok());
+        let e = check_cpus(cpus + 1, false).unwrap_err();
+        assert_eq!(e.exit, Exit::Usage);
+        assert!(e.message.contains("--overprovisioned"), "{e}");
+    }
+
+    #[test]
+    fn filesystems_in_memory_are_known() {
+        assert!(in_memory(0x0102_1994));
+        assert!(!in_memory(libc::EXT4_SUPER_MAGIC));
+        // Of every Linux.
+        assert!(filesystem_type(Path::new("/proc")).is_some_and(|t| !in_memory(t)));
+        assert_eq!(filesystem_type(Path::new("/nonexistent")), None);
     }
 
     #[test]

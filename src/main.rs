@@ -22,6 +22,7 @@ mod node;
 mod office;
 mod settings;
 
+use std::io::Write;
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -36,27 +37,46 @@ use settings::Settings;
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    let result = match cli.command {
+    match run(cli) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(fatal) => {
+            say(format_args!("tailrace: {fatal}"));
+            ExitCode::from(fatal.exit as u8)
+        }
+    }
+}
+
+fn run(cli: Cli) -> Result<(), Fatal> {
+    match cli.command {
         None => serve(&cli.settings),
         Some(Command::Serve(args)) => serve(&args),
         Some(Command::Config(args)) => {
             end_with_the_reader();
-            resolve(&args).map(|(settings, _)| print!("{}", settings.show()))
+            let shown = resolve(&args)?.show();
+            std::io::stdout()
+                .write_all(shown.as_bytes())
+                .map_err(|e| exit::cannot_print(&e))
         }
         Some(Command::Topic(command)) => {
             end_with_the_reader();
+            for_clients()?;
             client::topics::run(command)
         }
-        Some(Command::Produce(args)) => client::produce::run(args),
-        Some(Command::Consume(args)) => client::consume::run(args),
-    };
-    match result {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(fatal) => {
-            eprintln!("tailrace: {fatal}");
-            ExitCode::from(fatal.exit as u8)
+        Some(Command::Produce(args)) => {
+            for_clients()?;
+            client::produce::run(args)
+        }
+        Some(Command::Consume(args)) => {
+            for_clients()?;
+            client::consume::run(args)
         }
     }
+}
+
+/// Client commands take nothing from the environment but the broker's address; a mistyped variable is refused all the same.
+fn for_clients() -> Result<(), Fatal> {
+    settings::from_environment(std::env::vars_os())?;
+    Ok(())
 }
 
 /// What only prints ends quietly when nobody reads it any more (`tailrace topic list | head -1`).
@@ -65,8 +85,13 @@ fn end_with_the_reader() {
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
 }
 
-/// The settings of this call, and variables that look like settings but aren't.
-fn resolve(args: &SettingsArgs) -> Result<(Settings, Vec<String>), Fatal> {
+/// Says something on standard error. That nobody hears it is no reason to fail.
+fn say(text: impl std::fmt::Display) {
+    let _ = writeln!(std::io::stderr(), "{text}");
+}
+
+/// The settings of this call.
+fn resolve(args: &SettingsArgs) -> Result<Settings, Fatal> {
     let file = args
         .config
         .clone()
@@ -75,20 +100,13 @@ fn resolve(args: &SettingsArgs) -> Result<(Settings, Vec<String>), Fatal> {
         Some(path) => settings::read_file(&path)?,
         None => settings::Layer::new(),
     };
-    let variables = std::env::vars_os()
-        .filter_map(|(k, v)| Some((k.into_string().ok()?, v.into_string().ok()?)));
-    let (environment, strangers) = settings::from_environment(variables);
+    let environment = settings::from_environment(std::env::vars_os())?;
     let layers = [file, environment, args.layer.clone()];
-    Ok((Settings::resolve(&layers, machine::look())?, strangers))
+    Ok(Settings::resolve(&layers, machine::look())?)
 }
 
 fn serve(args: &SettingsArgs) -> Result<(), Fatal> {
-    let (settings, strangers) = resolve(args)?;
+    let settings = resolve(args)?;
     logging::start(&settings.log)?;
-    for name in strangers {
-        tracing::warn!(
-            "the environment variable {name} is no setting of Tailrace and does nothing"
-        );
-    }
     node::serve(&settings)
 }

@@ -14,6 +14,8 @@ pub const NODES: usize = 1_000;
 pub const REPLICATION_FACTOR: i16 = 9;
 /// Length of one configuration value, in bytes.
 pub const CONFIG_VALUE_BYTES: usize = 4096;
+/// Largest max.message.bytes of a topic, in bytes: a batch that fits a request of 100 MiB, with 4 KiB for what is around it there.
+pub const MESSAGE_BYTES: i64 = (100 << 20) - (4 << 10);
 /// Operations in one change of a topic's configuration.
 pub const CONFIG_OPS: usize = 200;
 /// Length of a host name or a rack, in bytes.

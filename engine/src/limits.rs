@@ -6,6 +6,14 @@ pub const BLOCK_BYTES: usize = 4096;
 pub const COMMIT_BYTES: usize = 1 << 20;
 /// Commits on their way to the disk at one time.
 pub const COMMITS_IN_FLIGHT: usize = 4;
+/// Batches larger than this go to an extent file instead of the journal (L7), in bytes; a small journal sets a lower bound.
+pub const LARGE_APPEND_BYTES: usize = 1 << 20;
+/// An extent file is left for a new one when it is this long, in bytes.
+pub const EXTENT_FILE_BYTES: u64 = 256 << 20;
+/// Bytes of an extent that are written, read or checked before other tasks get a turn.
+pub const EXTENT_PIECE_BYTES: usize = 1 << 20;
+/// Extents that a shard writes at one time.
+pub const EXTENT_WRITES: usize = 2;
 /// Size of a new journal, in bytes; it is extended in the background.
 pub const JOURNAL_START_BYTES: u64 = 32 << 20;
 /// Smallest journal, in bytes, however little memory there is.
@@ -14,6 +22,8 @@ pub const JOURNAL_MIN_BYTES: u64 = 512 << 10;
 pub const JOURNAL_MAX_BYTES: u64 = 512 << 20;
 /// Quiet time after which an empty commit vouches for the last one, in milliseconds (L4).
 pub const JOURNAL_IDLE_MS: u64 = 10;
+/// How long a clean stop waits for the commit that vouches for the last one, in milliseconds.
+pub const CLOSE_VOUCH_MS: u64 = 1_000;
 /// Largest write of the background to a segment, in bytes.
 pub const WRITE_OUT_BYTES: usize = 128 << 10;
 /// Free space below which batches are refused, in bytes: a twentieth of the filesystem, but at least and at most this (and a quarter of a small one).
@@ -25,9 +35,14 @@ pub const WRITE_OUT_FLOOR_BYTES: u64 = 4 << 20;
 pub const RESERVE_BYTES: u64 = 8 << 20;
 /// Distance between two rows of a segment's sparse index, in bytes of the segment.
 pub const INDEX_INTERVAL_BYTES: u64 = 64 << 10;
-/// Smallest and largest first read of a segment for a fetch, in bytes.
+/// Smallest and largest read of a segment for a reader, in bytes; it grows while the reader goes on.
 pub const READ_AHEAD_MIN_BYTES: usize = 64 << 10;
 pub const READ_AHEAD_MAX_BYTES: usize = 1 << 20;
+/// Reads of segments and extents that a shard has at the disk at one time, and those among them that are ahead of readers.
+pub const READS_IN_FLIGHT: u64 = 4;
+pub const READ_AHEADS_IN_FLIGHT: usize = 2;
+/// What is served out of a larger buffer is copied if it is at most this many bytes and less than half of it.
+pub const COPY_OUT_BYTES: usize = 64 << 10;
 /// Operations on files that a shard has with the kernel at one time, journal writes apart.
 pub const DISK_OPS_IN_FLIGHT: usize = 256;
 /// Journal writes that a shard has with the kernel at one time, over all its journal files.
@@ -36,5 +51,12 @@ pub const JOURNAL_WRITES_IN_FLIGHT: usize = 64;
 pub const LISTEN_BACKLOG: i32 = 1024;
 /// Bytes handed to the kernel by one `sendmsg`, so that a large answer does not hold up the shard.
 pub const SEND_BYTES: usize = 256 << 10;
-/// Segment and index files that a shard keeps open.
-pub const OPEN_FILES: usize = 1024;
+/// Memory that a replica is counted with besides its entries, in bytes: its group, its log, its place in the metadata (measured: tests/show/spine/8).
+pub const REPLICA_BYTES: u64 = 8 << 10;
+/// Segment files that a node keeps open, over all its shards; each has an equal part. With what a shard needs besides (its ring, its journal, the
+/// checkpoint being written: about 20) a node has at most 4,096 descriptors apart from its connections' up to 32 shards.
+pub const OPEN_FILES: usize = 3072;
+/// The least part of them that a shard has.
+pub const OPEN_FILES_MIN: usize = 8;
+/// What a file that is needed whole (a checkpoint, an index) is read in, in bytes.
+pub const WHOLE_FILE_PIECE_BYTES: u64 = 8 << 20;

@@ -1,10 +1,23 @@
 //! A shard's memory budget: who wants bytes takes a lease for them first, and waits in line while there are none.
 //!
+//! What is charged where, each by the memory that is really held (the backing buffer, not the slice that somebody uses):
+//! - *Requests*: a whole request's frame, from before its body is read (a small one: from when it is whole) until it is answered.
+//! - *PartialFrames*: what has arrived, and the next piece, of a frame that has a buffer of its own and isn't whole.
+//! - *LargeFrames*: the same for frames of several MiB, until they are answered: apart, so that a slow one holds up none of the others. Large enough for one of 100 MiB
+//!   in a shard of 256 MiB; what they leave is the batch cache's.
+//! - *Tail*: entries that aren't written out yet, and their records on the way to the journal. Only counted ([`Meter`]): an append can't wait. Producers are slowed and
+//!   then refused by how full it is, as by the journal.
+//! - *Cache*: entries that are written out and still in memory, and what partitions and connections take by themselves. Counted; the oldest entries go when it is full, or
+//!   when large frames come. A batch larger than the whole class of fetches borrows from both.
+//! - *Fetch*: buffers that segments and extents are read into, taken before the read, with the buffer until its last slice is dropped ([`Lease::attach`]); and
+//!   what answers hold of the log's memory, until it has left for the socket.
+//! - *Index*: rows of sealed segments' indexes.
+//!
 //! Each class of use has a part of the total for itself, so that no kind of work can starve another, and none waits for what another holds: a request
 //! that waits for room in the log's tail can't deadlock with fetches. Within a class it is first come, first served: nobody overtakes, so large takes
 //! aren't starved by small ones.
 //!
-//! Invariants: the bytes granted never exceed a class's cap, nor, since the caps add up to it, the total; a waiter that goes away gives up its place and
+//! Invariants: the bytes granted never exceed a class's cap (what is only counted may, by one append), nor, since the caps add up to it, the total; a waiter that goes away gives up its place and
 //! whatever it was granted. What could never be granted is refused. Waiters are bounded by the tasks of the shard. One budget per shard, `Rc`, not
 //! `Send`; nothing here does I/O. Called by the connections (requests, partial frames), the log (tail, cache) and fetches.
 
@@ -13,7 +26,12 @@ use std::collections::VecDeque;
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, Waker};
+
+use bytes::Bytes;
+use smallvec::SmallVec;
 
 /// What memory is taken for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -22,36 +40,44 @@ pub enum MemoryClass {
     Requests,
     /// Frames that have begun to arrive and may never end.
     PartialFrames,
+    /// Large requests, from their first byte until they are answered.
+    LargeFrames,
     /// The unflushed tail of the log: appended, not yet written out.
     Tail,
     /// The batch cache.
     Cache,
     /// Fetch answers and the reads behind them.
     Fetch,
+    /// Rows of sealed segments' indexes.
+    Index,
 }
 
 impl MemoryClass {
     pub const ALL: [MemoryClass; CLASSES] = [
         MemoryClass::Requests,
         MemoryClass::PartialFrames,
+        MemoryClass::LargeFrames,
         MemoryClass::Tail,
         MemoryClass::Cache,
         MemoryClass::Fetch,
+        MemoryClass::Index,
     ];
 
     /// The class's cap in hundredths of the total.
     fn percent(self) -> u64 {
         match self {
-            MemoryClass::Requests => 30,
-            MemoryClass::PartialFrames => 15,
-            MemoryClass::Tail => 25,
-            MemoryClass::Cache => 15,
-            MemoryClass::Fetch => 15,
+            MemoryClass::Requests => 15,
+            MemoryClass::PartialFrames => 7,
+            MemoryClass::LargeFrames => 40,
+            MemoryClass::Tail => 16,
+            MemoryClass::Cache => 6,
+            MemoryClass::Fetch => 14,
+            MemoryClass::Index => 2,
         }
     }
 }
 
-const CLASSES: usize = 5;
+const CLASSES: usize = 7;
 
 /// Asked for more than the class can ever have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -98,9 +124,20 @@ impl Budget {
         self.line(class).try_take(bytes).map(Lease)
     }
 
+    /// Counts what the class's owner bounds by other means than waiting.
+    pub fn meter(&self, class: MemoryClass) -> Meter {
+        Meter(self.line(class).clone())
+    }
+
+    /// Takes back what buffers that were dropped since held, wherever they were dropped, and serves who waits for it. Those who wait should call it now and then.
+    pub fn collect(&self, class: MemoryClass) {
+        self.line(class).collect();
+    }
+
     /// Bytes of the class in use.
     pub fn used(&self, class: MemoryClass) -> u64 {
-        self.line(class).state.borrow().used
+        let line = self.line(class);
+        line.state.borrow().used - line.returned.load(Ordering::Acquire)
     }
 
     /// Bytes that the class may hold.
@@ -142,10 +179,67 @@ impl Lease {
     }
 }
 
+/// Leases that one buffer needs.
+pub type Leases = SmallVec<[Lease; 2]>;
+
+/// Bytes that give their leases back when the last slice of them is dropped, on whatever thread that is.
+pub fn attach<T: AsRef<[u8]> + Send + 'static>(leases: Leases, bytes: T) -> Bytes {
+    let mut charges = SmallVec::new();
+    for mut lease in leases {
+        let units = std::mem::take(&mut lease.0.units);
+        charges.push((lease.0.line.returned.clone(), units));
+    }
+    Bytes::from_owner(Attached { bytes, charges })
+}
+
+struct Attached<T> {
+    bytes: T,
+    charges: SmallVec<[(Arc<AtomicU64>, u64); 2]>,
+}
+
+impl<T: AsRef<[u8]>> AsRef<[u8]> for Attached<T> {
+    fn as_ref(&self) -> &[u8] {
+        self.bytes.as_ref()
+    }
+}
+
+impl<T> Drop for Attached<T> {
+    fn drop(&mut self) {
+        for (returned, units) in &self.charges {
+            returned.fetch_add(*units, Ordering::Release);
+        }
+    }
+}
+
+/// Counts bytes of a class without asking for them.
+#[derive(Clone)]
+pub struct Meter(Rc<Line>);
+
+impl Meter {
+    pub fn add(&self, bytes: u64) {
+        self.0.state.borrow_mut().used += bytes;
+    }
+
+    pub fn sub(&self, bytes: u64) {
+        self.0.give_back(bytes);
+    }
+
+    pub fn used(&self) -> u64 {
+        self.0.collect();
+        self.0.state.borrow().used
+    }
+
+    pub fn cap(&self) -> u64 {
+        self.0.cap
+    }
+}
+
 /// Units of something for which tasks of one thread wait in line.
 pub(crate) struct Line {
     cap: u64,
     state: RefCell<LineState>,
+    /// Units of buffers that were dropped, perhaps on another thread, and aren't taken off `used` yet.
+    returned: Arc<AtomicU64>,
 }
 
 struct LineState {
@@ -179,7 +273,15 @@ impl Line {
                 used: 0,
                 waiting: VecDeque::new(),
             }),
+            returned: Arc::default(),
         })
+    }
+
+    fn collect(&self) {
+        let returned = self.returned.swap(0, Ordering::AcqRel);
+        if returned > 0 {
+            self.give_back(returned);
+        }
     }
 
     /// The caller has made sure that there can ever be that many.
@@ -204,6 +306,7 @@ impl Line {
     }
 
     pub(crate) fn try_take(self: &Rc<Self>, units: u64) -> Option<Share> {
+        self.collect();
         let mut state = self.state.borrow_mut();
         if !state.waiting.is_empty() || !state.fits(self.cap, units) {
             return None;
@@ -225,7 +328,7 @@ impl Line {
 
     /// Grants to the head of the line what fits now.
     fn serve(&self) {
-        let mut wake: smallvec::SmallVec<[Waker; 4]> = smallvec::SmallVec::new();
+        let mut wake: SmallVec<[Waker; 4]> = SmallVec::new();
         let mut state = self.state.borrow_mut();
         while let Some(head) = state.waiting.front().cloned()
             && state.fits(self.cap, head.units)
@@ -318,14 +421,14 @@ mod tests {
     #[test]
     fn more_than_the_cap_is_refused_and_never_waits() {
         let b = Budget::new(1000);
-        let e = poll(&mut take(&b, MemoryClass::Requests, 301))
+        let e = poll(&mut take(&b, MemoryClass::Requests, 151))
             .unwrap()
             .err();
         assert_eq!(
             e,
             Some(TooLarge {
-                asked: 301,
-                cap: 300
+                asked: 151,
+                cap: 150
             })
         );
         assert!(
@@ -339,8 +442,8 @@ mod tests {
     #[test]
     fn first_come_first_served_within_a_class() {
         let b = Budget::new(1000);
-        let held = b.try_take(MemoryClass::Requests, 250).unwrap();
-        let mut large = take(&b, MemoryClass::Requests, 300);
+        let held = b.try_take(MemoryClass::Requests, 125).unwrap();
+        let mut large = take(&b, MemoryClass::Requests, 150);
         let mut small = take(&b, MemoryClass::Requests, 10);
         assert!(poll(&mut large).is_none());
         assert!(
@@ -349,7 +452,7 @@ mod tests {
         );
         assert!(b.try_take(MemoryClass::Requests, 10).is_none());
         assert!(
-            b.try_take(MemoryClass::Fetch, 150).is_some(),
+            b.try_take(MemoryClass::Fetch, 140).is_some(),
             "other classes go on"
         );
         drop(held);
@@ -363,8 +466,8 @@ mod tests {
     #[test]
     fn a_waiter_that_goes_away_makes_way_and_gives_back() {
         let b = Budget::new(1000);
-        let held = b.try_take(MemoryClass::Requests, 250).unwrap();
-        let mut large = take(&b, MemoryClass::Requests, 300);
+        let held = b.try_take(MemoryClass::Requests, 125).unwrap();
+        let mut large = take(&b, MemoryClass::Requests, 150);
         let mut small = take(&b, MemoryClass::Requests, 10);
         assert!(poll(&mut large).is_none() && poll(&mut small).is_none());
         drop(large);
@@ -387,11 +490,43 @@ mod tests {
     }
 
     #[test]
+    #[allow(clippy::disallowed_methods)] // another thread is what it is about
+    fn a_buffer_holds_its_lease_until_its_last_slice_goes() {
+        let b = Budget::new(1000);
+        let leases = Leases::from_iter([
+            b.try_take(MemoryClass::Fetch, 100).unwrap(),
+            b.try_take(MemoryClass::Cache, 30).unwrap(),
+        ]);
+        let whole = attach(leases, vec![7u8; 130]);
+        let slice = whole.slice(3..5);
+        drop(whole);
+        let used = || (b.used(MemoryClass::Fetch), b.used(MemoryClass::Cache));
+        assert_eq!(used(), (100, 30));
+        let mut waiting = take(&b, MemoryClass::Fetch, 100);
+        assert!(poll(&mut waiting).is_none());
+        std::thread::spawn(move || drop(slice)).join().unwrap();
+        assert_eq!(used(), (0, 0));
+        b.collect(MemoryClass::Fetch);
+        assert_eq!(poll(&mut waiting).unwrap().unwrap().bytes(), 100);
+    }
+
+    #[test]
+    fn what_is_counted_takes_room_and_never_waits() {
+        let b = Budget::new(1000);
+        let tail = b.meter(MemoryClass::Tail);
+        tail.add(200);
+        assert_eq!((b.used_total(), tail.used(), tail.cap()), (200, 200, 160));
+        assert!(b.try_take(MemoryClass::Tail, 1).is_none());
+        tail.sub(199);
+        assert!(b.try_take(MemoryClass::Tail, 1).is_some());
+    }
+
+    #[test]
     fn a_lease_shrinks() {
         let b = Budget::new(1000);
-        let mut l = b.try_take(MemoryClass::Requests, 250).unwrap();
+        let mut l = b.try_take(MemoryClass::Requests, 125).unwrap();
         l.shrink_to(100);
-        l.shrink_to(290);
+        l.shrink_to(120);
         assert_eq!((l.bytes(), b.used(MemoryClass::Requests)), (100, 100));
     }
 

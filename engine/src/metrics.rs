@@ -91,6 +91,10 @@ shard_metrics! {
     disk_free_bytes: Gauge,
     /// 1 while produce and new topics are refused because the disk is nearly full
     disk_full: Gauge,
+    /// Batches written to extent files
+    extents_written: Counter,
+    /// Bytes of batches written to extent files
+    extent_bytes_written: Counter,
     /// Bytes written out to segments
     segment_bytes_written: Counter,
     /// Syncs of segments, directories and checkpoints
@@ -101,6 +105,14 @@ shard_metrics! {
     fetch_bytes_from_memory: Counter,
     /// Bytes that fetches took from segments
     fetch_bytes_from_disk: Counter,
+    /// Reads of segments that fetches waited for
+    fetch_reads_from_disk: Counter,
+    /// Bytes of segments read ahead of fetches, part of those that fetches took from segments
+    read_ahead_bytes: Counter,
+    /// Segment files open
+    segment_files_open: Gauge,
+    /// Rows of sealed segments' indexes in memory, in bytes
+    index_bytes: Gauge,
     /// Raft groups on this shard
     groups: Gauge,
     /// Groups that this shard leads

@@ -133,6 +133,8 @@ pub enum EntryKind {
     TrimPrefix = 4,
     /// A command of the metadata group.
     Command = 5,
+    /// A record batch whose bytes lie in an extent file of the replica (design §4 L7); data says where, and has the batch's header. Takes offsets as a batch does.
+    Extent = 6,
 }
 
 impl EntryKind {
@@ -143,12 +145,19 @@ impl EntryKind {
             3 => EntryKind::Config,
             4 => EntryKind::TrimPrefix,
             5 => EntryKind::Command,
+            6 => EntryKind::Extent,
             _ => return None,
         })
     }
+
+    /// Whether it holds records and takes offsets.
+    pub fn is_batch(self) -> bool {
+        matches!(self, EntryKind::Batch | EntryKind::Extent)
+    }
 }
 
-/// One entry of a group's Raft log. For a batch, `data` is the record batch exactly as it lies on disk and goes out to clients.
+/// One entry of a group's Raft log. For a batch, `data` is the record batch exactly as it lies on disk and goes out to clients; for a batch in an extent,
+/// where that is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
     pub index: RaftIndex,

@@ -15,7 +15,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use engine::batch::{BatchHeader, testing};
 use engine::log::{
-    Captured, LogPolicy, Read, ReplicaLog, Restored, ShardLog, StateSource, StoreConfig, recover,
+    Captured, LogError, LogPolicy, Read, ReplicaLog, Restored, ShardLog, StateSource, StoreConfig,
+    recover,
 };
 use engine::memory::Budget;
 use engine::metrics::ShardMetrics;
@@ -55,6 +56,15 @@ fn config(dir: &Path, shards: u16) -> StoreConfig {
     }
 }
 
+/// The hard state of the term that everything is appended in, once.
+fn elected(r: &ReplicaLog) -> Option<HardState> {
+    let first = HardState {
+        term: Term(1),
+        ..HardState::default()
+    };
+    (r.hard_state().term != first.term).then_some(first)
+}
+
 struct Shard {
     log: ShardLog,
     replicas: Vec<ReplicaLog>,
@@ -81,13 +91,36 @@ impl Shard {
             let mut last = Lsn(0);
             for r in &self.replicas {
                 let e = self.entry(r, records, bytes);
-                last = r.append(None, &[e]);
+                last = r.append(elected(r), &[e]);
             }
             self.log.end_turn();
             while self.log.durable_lsn() < last {
                 self.log.durable_past(self.log.durable_lsn()).await;
             }
             for r in &self.replicas {
+                r.set_commit(r.last_index());
+            }
+        }
+    }
+
+    /// The same with every second batch in an extent (L7).
+    async fn produce_large(&self, rounds: usize, records: i32, bytes: usize) {
+        for round in 0..rounds {
+            for r in &self.replicas {
+                let mut e = self.entry(r, records, bytes);
+                if round % 2 == 0 {
+                    let batch = testing::batch(records, bytes, None);
+                    let extent = r.put_extent(&batch).await.unwrap();
+                    assert!(r.has_extent(&extent));
+                    r.keep_extent(&extent, e.index);
+                    e.kind = EntryKind::Extent;
+                    e.data = extent.stamped(e.base_offset, LeaderEpoch(1)).encode();
+                }
+                let lsn = r.append(elected(r), &[e]);
+                self.log.end_turn();
+                while self.log.durable_lsn() < lsn {
+                    self.log.durable_past(self.log.durable_lsn()).await;
+                }
                 r.set_commit(r.last_index());
             }
         }
@@ -128,7 +161,10 @@ impl Shard {
 #[derive(Clone, Debug)]
 enum Do {
     Produce(usize, i32, usize),
+    ProduceLarge(usize, i32, usize),
     Check(usize, i32, usize),
+    /// These offsets and no others can't be read.
+    CheckDamaged(Offset, Offset),
     Trim(Offset),
     RemoveSecond,
     Close,
@@ -205,7 +241,30 @@ impl Shard {
     async fn step(&self, step: Do) {
         match step {
             Do::Produce(rounds, records, bytes) => self.produce(rounds, records, bytes).await,
+            Do::ProduceLarge(rounds, records, bytes) => {
+                self.produce_large(rounds, records, bytes).await;
+            }
             Do::Check(batches, records, bytes) => self.check(batches, records, bytes).await,
+            Do::CheckDamaged(from, to) => {
+                let r = &self.replicas[0];
+                let (mut at, end) = (r.log_start_offset(), r.high_watermark());
+                let mut damaged = Vec::new();
+                while at < end {
+                    match r.read_whole(at, 300_000, end).await {
+                        Ok(got) => {
+                            let last = got.unwrap().pop().unwrap();
+                            at = BatchHeader::parse(&last).unwrap().next_offset();
+                        }
+                        Err(LogError::Damaged { from, to, .. }) => {
+                            assert_eq!(from, at);
+                            damaged.push((from, to));
+                            at = to;
+                        }
+                        Err(e) => panic!("{e}"),
+                    }
+                }
+                assert_eq!(damaged, vec![(from, to)]);
+            }
             Do::Trim(start) => {
                 let r = &self.replicas[0];
                 r.set_log_start(start);
@@ -330,5 +389,74 @@ fn a_trimmed_log_starts_later_and_a_removed_one_is_gone() {
     ];
     start(&dir, 1, 2, steps);
     start(&dir, 1, 0, vec![Do::Check(100, 10, 1_000)]);
+    std::fs::remove_dir_all(dir).unwrap();
+}
+
+/// Files of replica 1 whose names end in `suffix`.
+fn files(dir: &Path, suffix: &str) -> usize {
+    let replica = dir.join("partitions").join(format!("{}-r1", group(1)));
+    let names = std::fs::read_dir(replica).unwrap();
+    let names = names.map(|e| e.unwrap().file_name().into_string().unwrap());
+    names.filter(|n| n.ends_with(suffix)).count()
+}
+
+#[test]
+fn large_appends_lie_in_extents_and_go_with_the_log() {
+    let dir = temp("extents");
+    // L7: 200 extents of 40 KB, a file for each MiB of them.
+    let steps = vec![
+        Do::ProduceLarge(400, 10, 4_000),
+        Do::Check(400, 10, 4_000),
+        Do::Close,
+    ];
+    start(&dir, 1, 1, steps);
+    assert_eq!(files(&dir, ".extent"), 8);
+    // Segments are counted with the extents that they name: of a MiB, half is in extents.
+    assert!(files(&dir, ".log") >= 15);
+    start(
+        &dir,
+        1,
+        1,
+        vec![
+            Do::Check(400, 10, 4_000),
+            Do::ProduceLarge(100, 10, 4_000),
+            Do::Check(500, 10, 4_000),
+        ],
+    );
+    // This start knows of the last two files from the journal alone.
+    let steps = vec![
+        Do::Check(500, 10, 4_000),
+        Do::Trim(Offset(4500)),
+        Do::ProduceLarge(2, 10, 4_000),
+        Do::Check(52, 10, 4_000),
+        Do::Close,
+    ];
+    start(&dir, 1, 1, steps);
+    assert!(
+        files(&dir, ".extent") <= 4,
+        "{} extent files are left of 11",
+        files(&dir, ".extent")
+    );
+    start(&dir, 1, 1, vec![Do::Check(52, 10, 4_000)]);
+    std::fs::remove_dir_all(dir).unwrap();
+}
+
+#[test]
+fn a_damaged_extent_is_named_and_what_follows_is_served() {
+    let dir = temp("extent-damage");
+    start(&dir, 1, 1, vec![Do::ProduceLarge(6, 10, 4_000)]);
+    let replica = dir.join("partitions").join(format!("{}-r1", group(1)));
+    let path = replica.join("1-0.extent");
+    let mut bytes = std::fs::read(&path).unwrap();
+    // The second extent begins on the block behind the first one's 40,061 bytes.
+    bytes[40_960 + 20_000] ^= 4;
+    std::fs::write(&path, bytes).unwrap();
+    start(
+        &dir,
+        1,
+        1,
+        vec![Do::CheckDamaged(Offset(20), Offset(30)), Do::Close],
+    );
+    start(&dir, 1, 1, vec![Do::CheckDamaged(Offset(20), Offset(30))]);
     std::fs::remove_dir_all(dir).unwrap();
 }

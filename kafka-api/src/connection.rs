@@ -30,25 +30,14 @@ use crate::frame::{self, ClientId, Frame, Request};
 use crate::handlers::{self, api_versions, fetch, produce};
 use crate::limits;
 use crate::shard::Shard;
-use crate::sync::{Pipe, Semaphore, poll_once};
+use crate::sync::{Pipe, poll_once};
 use crate::versions::ApiKey;
 
 /// The connections of a shard and its idle read buffers.
+#[derive(Default)]
 pub struct Connections {
     open: RefCell<Slab<Rc<Connection>>>,
     spare: RefCell<Vec<BytesMut>>,
-    /// The one frame that is too large for the class of partial frames.
-    huge: Semaphore,
-}
-
-impl Default for Connections {
-    fn default() -> Connections {
-        Connections {
-            open: RefCell::default(),
-            spare: RefCell::default(),
-            huge: Semaphore::new(1),
-        }
-    }
 }
 
 /// What both tasks and the sweeper know of a connection.
@@ -60,8 +49,8 @@ struct Connection {
     active: Cell<Instant>,
     /// By when the frame that is arriving must be whole.
     frame_due: Cell<Option<Instant>>,
-    /// Bytes that are still missing of a frame that holds memory of the class of partial frames; 0 when there is none.
-    missing: Cell<usize>,
+    /// The class of memory that holds a frame that isn't whole, and the bytes that it still misses; 0 when there is none.
+    missing: Cell<(MemoryClass, usize)>,
     /// By when the write under way must be done.
     write_due: Cell<Option<Instant>>,
     /// The writer is at work for the client, which may take long.
@@ -120,7 +109,8 @@ impl Shard {
         let _sweeper = rt::spawn(Queue::Background, async move {
             loop {
                 rt::sleep(limits::SWEEP).await;
-                shard.connections.sweep(shard.idle());
+                let pressed = shard.budget.waiting(MemoryClass::Fetch) > 0;
+                shard.connections.sweep(shard.idle(), pressed);
             }
         });
         loop {
@@ -158,13 +148,19 @@ impl Shard {
 
 impl Connections {
     /// Ends connections that are past a deadline.
-    fn sweep(&self, idle: Duration) {
+    fn sweep(&self, idle: Duration, pressed: bool) {
         let now = rt::now();
+        // Deadlines of writes are set for when nobody waits.
+        let write_now = if pressed {
+            now + (limits::WRITE_STALL - limits::WRITE_STALL_PRESSED)
+        } else {
+            now
+        };
         for (_, c) in self.open.borrow().iter() {
-            let due = |at: &Cell<Option<Instant>>| at.get().is_some_and(|at| at <= now);
-            let why = if due(&c.frame_due) {
+            let due = |at: &Cell<Option<Instant>>, now| at.get().is_some_and(|at| at <= now);
+            let why = if due(&c.frame_due, now) {
                 "its request did not arrive in time"
-            } else if due(&c.write_due) {
+            } else if due(&c.write_due, write_now) {
                 "it does not read its answers"
             } else if !c.busy.get() && c.active.get() + idle <= now {
                 "it was idle"
@@ -176,19 +172,24 @@ impl Connections {
         }
     }
 
-    /// Cuts off the connection whose frame is the farthest from being whole, if it got nothing for a while and is farther than one that
-    /// misses `missing` bytes. So that frames which never end, or hold memory and wait for more, can't keep others out.
-    fn shed(&self, missing: usize) {
-        let stalled = rt::now();
+    /// Cuts off the connection whose frame is the farthest from being whole of those with memory of the class, if it got nothing for a while. One that
+    /// misses `missing` bytes wants the memory; if it has none yet, it may be the farther one itself. So that frames which never end, or hold memory and wait for more,
+    /// can't keep others out.
+    fn shed(&self, class: MemoryClass, missing: usize, has_none: bool) {
+        let now = rt::now();
         let open = self.open.borrow();
         let worst = open
             .iter()
             .map(|(_, c)| c)
-            .filter(|c| c.missing.get() > missing && c.active.get() + limits::STALLED <= stalled)
-            .max_by_key(|c| c.missing.get());
+            .filter(|c| {
+                let (of, misses) = c.missing.get();
+                let farther = misses > missing || has_none && misses > 0;
+                of == class && farther && c.active.get() + limits::STALLED <= now
+            })
+            .max_by_key(|c| c.missing.get().1);
         if let Some(c) = worst {
-            tracing::warn!(peer = %c.name(), missing = c.missing.get(), "a connection is closed: its request arrives too slowly for the memory there is");
-            c.missing.set(0);
+            tracing::warn!(peer = %c.name(), missing = c.missing.get().1, "a connection is closed: its request arrives too slowly for the memory there is");
+            c.missing.set((class, 0));
             c.end();
         }
     }
@@ -272,6 +273,8 @@ struct Entry {
 impl Drop for Entry {
     fn drop(&mut self) {
         let connection = self.shard.connections.open.borrow_mut().remove(self.key);
+        let memory = self.shard.budget.meter(MemoryClass::Cache);
+        memory.sub(limits::CONNECTION_BYTES);
         connection.end();
         let open = self.shard.connections.open.borrow().len();
         self.shard.metrics.connections.set(open as u64);
@@ -285,7 +288,7 @@ async fn serve(shard: Rc<Shard>, stream: TcpStream) {
         replies: Pipe::new(limits::REQUESTS_IN_FLIGHT),
         active: Cell::new(rt::now()),
         frame_due: Cell::new(None),
-        missing: Cell::new(0),
+        missing: Cell::new((MemoryClass::PartialFrames, 0)),
         write_due: Cell::new(None),
         busy: Cell::new(false),
         draining: Cell::new(false),
@@ -297,6 +300,8 @@ async fn serve(shard: Rc<Shard>, stream: TcpStream) {
         (open.insert(connection.clone()), open.len())
     };
     shard.metrics.connections.set(open as u64);
+    let memory = shard.budget.meter(MemoryClass::Cache);
+    memory.add(limits::CONNECTION_BYTES);
     let _entry = Entry {
         shard: shard.clone(),
         key,
@@ -354,7 +359,8 @@ async fn read_loop(shard: &Rc<Shard>, connection: &Connection) -> Result<(), End
             } else if 4 + length > limits::OWN_BUFFER_BYTES {
                 buffer.advance(4);
                 let begun = buffer.split();
-                let large = read_large(shard, connection, begun, length);
+                // In a box of its own, like everything that an idle connection doesn't need.
+                let large = Box::pin(read_large(shard, connection, begun, length));
                 connection.while_reading(large).await??
             } else {
                 break;
@@ -426,11 +432,20 @@ async fn lease(shard: &Shard, class: MemoryClass, bytes: usize) -> Result<Lease,
     }
 }
 
+/// The class of memory for a frame that has a buffer of its own.
+fn class_of(shard: &Shard, length: usize) -> MemoryClass {
+    let half = shard.budget.cap(MemoryClass::PartialFrames) / 2;
+    if length as u64 > limits::LARGE_FRAME_BYTES.min(half) {
+        MemoryClass::LargeFrames
+    } else {
+        MemoryClass::PartialFrames
+    }
+}
+
 /// Reads the rest of a frame that doesn't fit the shared buffer.
 ///
-/// Its memory comes from the class of partial frames, piece by piece as it arrives; when it is whole it counts as a request. Who waits too
-/// long for a piece has the most incomplete frame cut off. A frame larger than that class is leased whole from the class of requests, one at a
-/// time, and one that is larger than this is refused.
+/// Its memory is taken piece by piece as it arrives; when it is whole it counts as a request, but a large one stays in its class. Who waits too
+/// long for a piece has the most incomplete frame cut off. A frame larger than its class is refused.
 async fn read_large(
     shard: &Shard,
     connection: &Connection,
@@ -440,30 +455,27 @@ async fn read_large(
     // A MiB a second is the least that a client must manage, after a moment of grace.
     let due = rt::now() + limits::PARTIAL_FRAME + Duration::from_micros(length as u64);
     connection.frame_due.set(Some(due));
+    let class = class_of(shard, length);
+    let (asked, cap) = (length as u64, shard.budget.cap(class));
+    if asked > cap {
+        return Err(TooLarge { asked, cap }.into());
+    }
     let mut leases = Leases::new();
     let mut leased = 0;
-    let mut huge = None;
-    if length as u64 > shard.budget.cap(MemoryClass::PartialFrames) {
-        huge = Some(shard.connections.huge.take().await);
-        leases.push(lease(shard, MemoryClass::Requests, length).await?);
-        leased = length;
-    }
     // Reserved, not touched: it becomes memory as bytes arrive.
     let mut frame = BytesMut::new();
     let mut full = false;
     while frame.len() < length {
         if frame.len() == leased {
             let piece = limits::LEASE_BYTES.min(length - leased);
-            leases.push(piece_of_frame(shard, piece, length - leased).await?);
+            leases.push(piece_of_frame(shard, class, piece, length - leased, leased == 0).await?);
             leased += piece;
         }
         if frame.is_empty() {
             frame.reserve(length);
             frame.extend_from_slice(&begun);
         }
-        if huge.is_none() {
-            connection.missing.set(length - frame.len());
-        }
+        connection.missing.set((class, length - frame.len()));
         if full {
             rt::yield_if_needed().await;
         } else if !connection.readable().await? {
@@ -472,8 +484,8 @@ async fn read_large(
         let room = (leased - frame.len()).min(limits::READ_MAX_BYTES);
         full = read_some(shard, connection, &mut frame, room)? == room;
     }
-    connection.missing.set(0);
-    if huge.is_none() {
+    connection.missing.set((class, 0));
+    if class == MemoryClass::PartialFrames {
         let whole = lease(shard, MemoryClass::Requests, length).await?;
         leases.clear();
         leases.push(whole);
@@ -482,14 +494,24 @@ async fn read_large(
 }
 
 /// Takes memory for the next piece of a frame that misses `missing` bytes.
-async fn piece_of_frame(shard: &Shard, bytes: usize, missing: usize) -> Result<Lease, TooLarge> {
-    let mut taken = pin!(lease(shard, MemoryClass::PartialFrames, bytes));
-    loop {
+async fn piece_of_frame(
+    shard: &Shard,
+    class: MemoryClass,
+    bytes: usize,
+    missing: usize,
+    first: bool,
+) -> Result<Lease, TooLarge> {
+    let mut taken = pin!(lease(shard, class, bytes));
+    let lease = loop {
         match rt::timeout(limits::LEASE_PATIENCE, taken.as_mut()).await {
-            Ok(lease) => return lease,
-            Err(rt::Elapsed) => shard.connections.shed(missing),
+            Ok(lease) => break lease?,
+            Err(rt::Elapsed) => shard.connections.shed(class, missing, first),
         }
+    };
+    if class == MemoryClass::LargeFrames {
+        shard.groups.shard_log().make_room();
     }
+    Ok(lease)
 }
 
 /// Puts a request into the queue; a Produce request is checked and appended first.
@@ -519,7 +541,7 @@ async fn take_frame(
         return Ok(());
     }
     let client = request.client_id.clone();
-    let pending = produce::begin(shard, request)
+    let pending = Box::pin(produce::begin(shard, request))
         .await
         .map_err(|error| End::Malformed { error, client })?;
     connection.replies.push(Reply::Produce {
@@ -599,7 +621,7 @@ async fn write_loop(shard: &Rc<Shard>, connection: &Connection) -> Result<(), En
             } => {
                 if !settled(&mut pending).await {
                     out.write(shard, connection).await?;
-                    pending.settle_in_time().await;
+                    Box::pin(pending.settle_in_time()).await;
                 }
                 if let Some(delay) = shard.slow_down() {
                     out.write(shard, connection).await?;

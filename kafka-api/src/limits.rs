@@ -4,6 +4,10 @@ use std::time::Duration;
 
 /// Largest request frame by default, in bytes, without the four length bytes (Kafka's `socket.request.max.bytes`).
 pub const FRAME_BYTES: usize = 100 << 20;
+const _: () = assert!(
+    cluster::limits::MESSAGE_BYTES < FRAME_BYTES as i64,
+    "the largest batch that a topic may allow fits a request"
+);
 /// Elements of all arrays of one request together. Kafka 4.4 refuses single arrays above this.
 pub const ARRAY_ELEMENTS: usize = 1_000_000;
 /// Tagged fields of one request together.
@@ -18,6 +22,8 @@ pub const WRITE_PARTS: usize = 256;
 pub const WRITE_BYTES: usize = 1 << 20;
 /// A client that takes longer than this to take one write of [`WRITE_BYTES`] is cut off.
 pub const WRITE_STALL: Duration = Duration::from_secs(120);
+/// The same while others wait for the memory that answers hold.
+pub const WRITE_STALL_PRESSED: Duration = Duration::from_secs(10);
 /// A connection without a request for this long is closed (Kafka's `connections.max.idle.ms`).
 pub const IDLE: Duration = Duration::from_secs(600);
 /// A frame that has begun must have arrived whole after this long.
@@ -30,6 +36,10 @@ pub const READ_MIN_BYTES: usize = 4 << 10;
 pub const READ_MAX_BYTES: usize = 64 << 10;
 /// Frames above this get a buffer of their own, in bytes.
 pub const OWN_BUFFER_BYTES: usize = 64 << 10;
+/// Frames above this are large: they have a class of memory of their own until they are answered, in bytes; at most half of the class for the others.
+pub const LARGE_FRAME_BYTES: u64 = 4 << 20;
+/// Memory that an idle connection is counted with, in bytes (measured: tests/show/spine/8).
+pub const CONNECTION_BYTES: u64 = 5 << 10;
 /// A frame with a buffer of its own is leased in pieces of this many bytes, each before it is read.
 pub const LEASE_BYTES: usize = 1 << 20;
 /// A frame that waits this long for memory has the most incomplete one cut off.
@@ -52,10 +62,12 @@ pub const FETCH_BYTES: usize = 55 << 20;
 pub const FETCH_WAIT: Duration = Duration::from_secs(600);
 /// A produce request waits at most this long for its commit, whatever the client asks for.
 pub const PRODUCE_WAIT: Duration = Duration::from_secs(600);
-/// Fetched bytes up to this cross a ring without the owner holding their memory lease until they are written.
-pub const UNLEASED_FETCH_BYTES: usize = 64 << 10;
-/// Fetches of one shard that read from disk at one time.
-pub const FETCH_DISK_READS: usize = 4;
+/// Bytes of the log's memory that an answer may hold without a lease.
+pub const UNLEASED_FETCH_BYTES: usize = 16 << 10;
+/// A fetch waits this long for memory, then it is answered with nothing; the shorter time when it touches several shards, because it may hold memory of one while it
+/// waits for that of another.
+pub const FETCH_MEMORY_WAIT: Duration = Duration::from_secs(10);
+pub const FETCH_MEMORY_WAIT_OF_SEVERAL: Duration = Duration::from_millis(500);
 /// Waits for the metadata group (create, delete, alter, producer ids) end after this, unless the client asks for less.
 pub const CONTROLLER_WAIT: Duration = Duration::from_secs(30);
 /// Producer ids that a shard takes from the metadata group at a time.

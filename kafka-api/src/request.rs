@@ -8,6 +8,7 @@ use cluster::controller::{AlterTopic, CreatedTopic, NewTopic, ProducerIds, Topic
 use cluster::metadata::Change;
 use cluster::view::Announcement;
 use engine::batch::Batch;
+use engine::log::Extent;
 use engine::metrics::Sample;
 use engine::ring::Credits;
 use engine::types::{GroupId, TopicId};
@@ -30,6 +31,8 @@ pub const CREDITS: Credits = Credits {
 pub enum ShardRequest {
     /// Batches for partitions of this shard, in order.
     Produce(ProduceCall),
+    /// Write a large batch to an extent of this shard's partition (L7); it is produced by name afterwards.
+    PutExtent(GroupId, Batch),
     /// Read partitions of this shard; answered when enough is there or time is up.
     Fetch(FetchCall),
     /// Cast: the caller needs only this much more; 0 is "answer now".
@@ -55,6 +58,7 @@ pub enum ShardRequest {
 #[derive(Debug)]
 pub enum ShardReply {
     Produce(SmallVec<[Appended; 1]>),
+    PutExtent(Result<Body, ErrorCode>),
     Fetch(FetchReply),
     Offsets(Vec<OffsetAnswer>),
     Epochs(Vec<EpochAnswer>),
@@ -63,9 +67,17 @@ pub enum ShardReply {
     Metrics(Vec<Sample>),
 }
 
+/// A batch on its way into a log.
+#[derive(Debug)]
+pub enum Body {
+    Whole(Batch),
+    /// Its bytes are on the disk of the partition's owner.
+    Extent(Box<Extent>),
+}
+
 #[derive(Debug)]
 pub struct ProduceCall {
-    pub parts: SmallVec<[(GroupId, Batch); 1]>,
+    pub parts: SmallVec<[(GroupId, Body); 1]>,
     pub acks: Acks,
     /// After this long the answer is REQUEST_TIMED_OUT, so that a partition without quorum holds no credit for ever.
     pub timeout_ms: u32,
@@ -80,6 +92,8 @@ pub struct FetchCall {
     pub max_bytes: usize,
     pub min_bytes: usize,
     pub max_wait_ms: u32,
+    /// The fetch touches this shard alone.
+    pub alone: bool,
 }
 
 #[derive(Clone, Copy, Debug)]

@@ -145,6 +145,14 @@ impl Shard {
                 })
                 .detach();
             }
+            ShardRequest::PutExtent(group, batch) => {
+                let shard = self.clone();
+                rt::spawn(Queue::Latency, async move {
+                    let body = produce::put_extent(&shard, group, batch).await;
+                    responder.reply(ShardReply::PutExtent(body));
+                })
+                .detach();
+            }
             ShardRequest::Fetch(call) => {
                 let shard = self.clone();
                 let waiter = self.fetches.register(from, call.id);

@@ -1,5 +1,6 @@
 //! Requests that no client sends: every frame is read or refused, and what is read stays within its bounds.
 
+#[path = "../../engine/tests/fuzz/mod.rs"]
 mod fuzz;
 
 use bytes::Bytes;
@@ -53,16 +54,20 @@ fn good_frames_are_read() {
 #[test]
 fn changed_frames_are_read_or_refused() {
     let corpus: Vec<Vec<u8>> = testing::frames().iter().map(|f| f.to_vec()).collect();
-    fuzz::run(&corpus, |_, input| {
-        if let Some(prefix) = input.first_chunk()
-            && let Ok(length) = frame::frame_length(*prefix, limits::FRAME_BYTES)
-        {
-            assert!(length <= limits::FRAME_BYTES);
-        }
-        if let Ok(Frame::Request(request)) = frame::parse(Bytes::from(input)) {
-            let shown = request.client_id.to_string();
-            assert!(shown.len() <= 4 * limits::CLIENT_ID_SHOWN_BYTES + 3);
-            read(&request);
-        }
-    });
+    fuzz::run(
+        fuzz::fuzz_test!("changed_frames_are_read_or_refused"),
+        &corpus,
+        |_, input| {
+            if let Some(prefix) = input.first_chunk()
+                && let Ok(length) = frame::frame_length(*prefix, limits::FRAME_BYTES)
+            {
+                assert!(length <= limits::FRAME_BYTES);
+            }
+            if let Ok(Frame::Request(request)) = frame::parse(Bytes::from(input)) {
+                let shown = request.client_id.to_string();
+                assert!(shown.len() <= 4 * limits::CLIENT_ID_SHOWN_BYTES + 3);
+                read(&request);
+            }
+        },
+    );
 }

@@ -14,7 +14,7 @@
 use std::collections::VecDeque;
 
 use bytes::Bytes;
-use engine::batch::Batch;
+use engine::batch::BatchHeader;
 use engine::types::{
     Entry, EntryKind, HardState, LeaderEpoch, Lsn, Offset, RaftIndex, ReplicaId, Term,
 };
@@ -252,53 +252,74 @@ impl<S: Store> Machine<S> {
         self.state.producers.expire(now_ms)
     }
 
-    /// Takes a batch into the log: dedupe (G10), stamp, propose (G2). `room` is asked only before something is written.
+    /// Takes a batch into the log: dedupe (G10), stamp, propose (G2). `room` is asked only before something is written; `make` gives the entry at its place in the log.
     pub fn produce(
         &mut self,
-        batch: &Batch,
+        header: &BatchHeader,
         now_ms: i64,
-        room: impl FnOnce() -> bool,
+        room: impl FnOnce() -> Result<(), ProduceError>,
+        make: impl FnOnce(Offset, LeaderEpoch) -> (EntryKind, Bytes),
     ) -> Result<Taken, ProduceError> {
-        if !self.is_leader() {
-            return Err(ProduceError::NotLeader);
+        if let Some(taken) = self.taken_before(header)? {
+            return Ok(taken);
         }
-        let stamp = Stamp::of(&batch.header);
-        if let Some(stamp) = &stamp {
-            match self.state.producers.check(stamp) {
-                Verdict::Append => {}
-                Verdict::Refuse(why) => return Err(why),
-                Verdict::Repeat {
-                    base_offset,
-                    timestamp,
-                    pending,
-                } => {
-                    return Ok(Taken {
-                        base_offset,
-                        timestamp,
-                        pending: pending.filter(|i| *i > self.commit()),
-                    });
-                }
-            }
-        }
-        let records = i64::from(batch.header.last_offset_delta) + 1;
+        let stamp = Stamp::of(header);
+        let records = i64::from(header.last_offset_delta) + 1;
         let base_offset = self.state.next_offset();
         if records <= 0 || base_offset.0.checked_add(records).is_none() {
             return Err(ProduceError::OffsetOutOfRange);
         }
-        if !self.has_room() || !room() {
+        if !self.has_room() {
             return Err(ProduceError::Overloaded);
         }
-        let bytes = batch.stamped(base_offset, self.leader_epoch());
+        room()?;
+        let (kind, bytes) = make(base_offset, self.leader_epoch());
         let data_bytes = bytes.len();
-        let index = self.propose(EntryKind::Batch, bytes)?;
+        let index = self.propose(kind, bytes)?;
         let term = self.term();
         self.state
-            .push_batch(term, records, data_bytes, stamp.as_ref(), now_ms);
+            .push_batch(term, kind, records, data_bytes, stamp.as_ref(), now_ms);
         Ok(Taken {
             base_offset,
-            timestamp: batch.header.max_timestamp,
+            timestamp: header.max_timestamp,
             pending: Some(index),
         })
+    }
+
+    #[cfg(test)]
+    pub fn produce_batch(
+        &mut self,
+        batch: &engine::batch::Batch,
+        now_ms: i64,
+        room: bool,
+    ) -> Result<Taken, ProduceError> {
+        let room = || room.then_some(()).ok_or(ProduceError::Overloaded);
+        self.produce(&batch.header, now_ms, room, |base_offset, epoch| {
+            (EntryKind::Batch, batch.stamped(base_offset, epoch))
+        })
+    }
+
+    /// G10: where a batch lies that was taken before; an error for one that would be refused as things stand.
+    pub fn taken_before(&self, header: &BatchHeader) -> Result<Option<Taken>, ProduceError> {
+        if !self.is_leader() {
+            return Err(ProduceError::NotLeader);
+        }
+        let Some(stamp) = Stamp::of(header) else {
+            return Ok(None);
+        };
+        match self.state.producers.check(&stamp) {
+            Verdict::Append => Ok(None),
+            Verdict::Refuse(why) => Err(why),
+            Verdict::Repeat {
+                base_offset,
+                timestamp,
+                pending,
+            } => Ok(Some(Taken {
+                base_offset,
+                timestamp,
+                pending: pending.filter(|i| *i > self.commit()),
+            })),
+        }
     }
 
     /// Proposes a command or a trim; gives its index.
@@ -458,7 +479,7 @@ impl<S: Store> Machine<S> {
                 kind: tail.kind,
                 base_offset: tail.base_offset,
                 next_offset: tail.next_offset,
-                data: if tail.kind == EntryKind::Batch {
+                data: if tail.kind.is_batch() {
                     e.data
                 } else {
                     tail.service.clone()
@@ -520,7 +541,7 @@ impl<S: Store> Machine<S> {
     fn apply(&mut self, index: RaftIndex, fx: &mut Effects) {
         let entry = self.state.apply(index);
         match entry.kind {
-            EntryKind::Batch | EntryKind::NoOp => {}
+            EntryKind::Batch | EntryKind::Extent | EntryKind::NoOp => {}
             EntryKind::TrimPrefix => {
                 let start = codec::decode_trim(&entry.service)
                     .expect("service entries are checked before they enter the log");
@@ -605,7 +626,7 @@ fn take_over<S: Store>(store: &S, index: RaftIndex, tail: &mut State, now_ms: i6
     let Some(data) = store.bytes(index) else {
         // L13: a damaged batch keeps its place, and a damaged trim only keeps more. Without its command or change the state is not known.
         match header.kind {
-            EntryKind::Batch => tail.push_damaged(&header, now_ms),
+            EntryKind::Batch | EntryKind::Extent => tail.push_damaged(&header, now_ms),
             EntryKind::NoOp | EntryKind::TrimPrefix => {
                 tail.push_service(header.term, EntryKind::NoOp, Bytes::new());
             }

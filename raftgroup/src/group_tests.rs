@@ -3,6 +3,7 @@
 use super::*;
 use crate::memory_log::MemoryLog;
 use crate::simulation::{Cluster, Replica, group_of};
+use engine::batch::Batch;
 use engine::batch::testing;
 use raft::Storage as _;
 use raft::eraftpb::{ConfChangeSingle, ConfChangeType, ConfChangeV2};
@@ -22,7 +23,7 @@ fn batch(sequence: i32) -> Batch {
 }
 
 fn produce(r: &mut Replica, sequence: i32) -> Result<Taken, ProduceError> {
-    r.machine.produce(&batch(sequence), 0, || true)
+    r.machine.produce_batch(&batch(sequence), 0, true)
 }
 
 fn of_kind(messages: &[Message], kind: MessageType) -> usize {
@@ -571,19 +572,19 @@ fn a_full_group_refuses_and_recovers() {
     r.settle();
     let big = testing::batch(1, 9 << 20, None);
     let mut taken = 0;
-    while r.machine.produce(&big, 0, || true).is_ok() {
+    while r.machine.produce_batch(&big, 0, true).is_ok() {
         taken += 1;
         r.turn();
     }
     assert_eq!(taken, 8, "64 MiB");
-    let refused = r.machine.produce(&big, 0, || true);
+    let refused = r.machine.produce_batch(&big, 0, true);
     assert_eq!(refused, Err(ProduceError::Overloaded));
     let refused = produce(&mut r, 0);
     assert_eq!(refused, Err(ProduceError::Overloaded));
     r.settle();
     assert_eq!(r.machine.state().uncommitted_bytes(), 0);
     assert!(produce(&mut r, 0).is_ok());
-    let full = r.machine.produce(&batch(2), 0, || false);
+    let full = r.machine.produce_batch(&batch(2), 0, false);
     assert_eq!(full, Err(ProduceError::Overloaded));
 }
 

@@ -210,17 +210,12 @@ impl Groups {
         &self.bell
     }
 
-    /// Memory that batches take on this shard, in bytes, about.
-    pub fn batch_bytes(&self) -> u64 {
-        self.log.memory_bytes()
-    }
-
     /// What is known of the disk. While it is nearly full batches are refused, and nothing that takes space should be begun.
     pub fn disk(&self) -> DiskState {
         self.log.disk()
     }
 
-    pub(crate) fn shard_log(&self) -> &ShardLog {
+    pub fn shard_log(&self) -> &ShardLog {
         &self.log
     }
 

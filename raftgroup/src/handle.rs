@@ -10,14 +10,14 @@ use std::rc::{Rc, Weak};
 use std::task::Waker;
 
 use bytes::Bytes;
-use engine::batch::{ATTRIBUTE_LOG_APPEND_TIME, Batch};
-use engine::log::{Captured, ReplicaLog};
+use engine::batch::{ATTRIBUTE_LOG_APPEND_TIME, Batch, BatchHeader};
+use engine::log::{Captured, Extent, LogError, ReplicaLog};
 use engine::types::{EntryKind, GroupId, LeaderEpoch, Lsn, Offset, RaftIndex, ReplicaId, Term};
 use indexmap::IndexMap;
 
 use crate::api::{Acks, Appended, GroupSink, ProduceError, Produced, SubscriptionKey, Watcher};
 use crate::codec;
-use crate::group::{Effects, Machine};
+use crate::group::{Effects, Machine, Taken};
 use crate::limits;
 use crate::pump::Bell;
 use crate::wait::{CommitWait, Until, Waits};
@@ -120,22 +120,91 @@ impl Group {
     /// the one copy made, proposes it. `now_ms` is the wall clock, for forgetting producers.
     pub fn produce(&self, batch: Batch, acks: Acks, now_ms: i64) -> Result<Produced, ProduceError> {
         self.usable()?;
-        // It would wait for room that never comes.
-        if batch.bytes.len() > self.bell.largest_entry() {
-            return Err(ProduceError::TooLarge);
+        let taken = self.machine.borrow_mut().produce(
+            &batch.header,
+            now_ms,
+            || {
+                // It would wait for room that never comes.
+                if batch.bytes.len() > self.bell.largest_entry() {
+                    return Err(ProduceError::TooLarge);
+                }
+                self.room()
+            },
+            |base_offset, epoch| (EntryKind::Batch, batch.stamped(base_offset, epoch)),
+        )?;
+        self.answer(taken, &batch.header, acks)
+    }
+
+    /// L7: [`Group::produce`] for a batch above `ShardLog::largest_in_journal`, whose bytes are in an extent already.
+    pub fn produce_extent(
+        &self,
+        extent: Extent,
+        acks: Acks,
+        now_ms: i64,
+    ) -> Result<Produced, ProduceError> {
+        self.usable()?;
+        let header = extent.header();
+        let taken = self.machine.borrow_mut().produce(
+            &header,
+            now_ms,
+            || {
+                // Trimmed while it waited, with its file: the client sends the batch again.
+                if !self.log.has_extent(&extent) {
+                    return Err(ProduceError::Overloaded);
+                }
+                self.room()
+            },
+            |base_offset, epoch| {
+                let stamped = extent.stamped(base_offset, epoch);
+                (EntryKind::Extent, stamped.encode())
+            },
+        )?;
+        if let Some(index) = taken.pending {
+            self.log.keep_extent(&extent, index);
         }
-        // Repeats of what is written are answered on a full disk as well.
-        let full = self.bell.disk_is_full();
-        let taken = self.machine.borrow_mut().produce(&batch, now_ms, || {
-            !full && self.waits.borrow().has_room() && self.bell.log_has_room()
-        });
-        let taken = taken.map_err(|e| match e {
-            ProduceError::Overloaded if full => ProduceError::DiskFull,
-            e => e,
-        })?;
+        self.answer(taken, &header, acks)
+    }
+
+    /// Writes a batch to an extent, to be proposed with [`Group::produce_extent`]. `None`: this very batch was taken before, and [`Group::produce`] says where. A batch that
+    /// would be refused is refused here, before anything is written.
+    pub async fn put_extent(&self, batch: &Batch) -> Result<Option<Extent>, ProduceError> {
+        self.usable()?;
+        if self.machine.borrow().taken_before(&batch.header)?.is_some() {
+            return Ok(None);
+        }
+        self.room()?;
+        match self.log.put_extent(batch).await {
+            Ok(extent) => Ok(Some(extent)),
+            Err(LogError::Removed) => Err(ProduceError::Removed),
+            Err(e) if e.is_full() => Err(ProduceError::DiskFull),
+            Err(e) => {
+                self.log.fail(e);
+                Err(ProduceError::Storage)
+            }
+        }
+    }
+
+    /// Asked only for what isn't written already: repeats are answered on a full disk as well.
+    fn room(&self) -> Result<(), ProduceError> {
+        if self.bell.disk_is_full() {
+            return Err(ProduceError::DiskFull);
+        }
+        if self.waits.borrow().has_room() && self.bell.log_has_room() {
+            Ok(())
+        } else {
+            Err(ProduceError::Overloaded)
+        }
+    }
+
+    fn answer(
+        &self,
+        taken: Taken,
+        header: &BatchHeader,
+        acks: Acks,
+    ) -> Result<Produced, ProduceError> {
         let appended = Appended {
             base_offset: taken.base_offset,
-            log_append_time_ms: if batch.header.attributes & ATTRIBUTE_LOG_APPEND_TIME != 0 {
+            log_append_time_ms: if header.attributes & ATTRIBUTE_LOG_APPEND_TIME != 0 {
                 taken.timestamp
             } else {
                 -1

@@ -350,7 +350,7 @@ impl Run {
         }
         let replica = &mut self.cluster.replicas[id as usize - 1];
         let batch = testing::batch(client.records, 8, Some((client.id, 0, client.sequence)));
-        match replica.machine.produce(&batch, 0, || true) {
+        match replica.machine.produce_batch(&batch, 0, true) {
             Ok(taken) => {
                 let term = replica.machine.term();
                 let index = taken.pending.unwrap_or(RaftIndex(0));

@@ -12,6 +12,7 @@ use std::collections::VecDeque;
 
 use bytes::Bytes;
 use engine::batch::BatchHeader;
+use engine::log::Extent;
 use engine::types::{Entry, EntryHeader, EntryKind, Offset, RaftIndex, Term};
 
 use crate::codec;
@@ -35,12 +36,9 @@ pub(crate) struct TailEntry {
 /// Whether an entry's data is what its kind says; offsets are not looked at.
 pub(crate) fn is_sound(entry: &Entry) -> bool {
     match entry.kind {
-        EntryKind::Batch => BatchHeader::parse(&entry.data).is_ok_and(|h| {
-            h.total_bytes == entry.data.len()
-                && h.base_offset.0 >= 0
-                && h.last_offset_delta >= 0
-                && h.next_offset().0 < i64::MAX
-        }),
+        EntryKind::Batch => header_of(entry)
+            .is_some_and(|h| h.total_bytes == entry.data.len() && has_sound_offsets(&h)),
+        EntryKind::Extent => header_of(entry).is_some_and(|h| has_sound_offsets(&h)),
         EntryKind::NoOp => entry.data.is_empty(),
         EntryKind::Config => {
             entry.data.len() <= limits::CONFIG_CHANGE_BYTES
@@ -49,6 +47,19 @@ pub(crate) fn is_sound(entry: &Entry) -> bool {
         EntryKind::TrimPrefix => codec::decode_trim(&entry.data).is_ok(),
         EntryKind::Command => entry.data.len() <= limits::COMMAND_BYTES,
     }
+}
+
+/// The header of an entry that holds records.
+fn header_of(entry: &Entry) -> Option<BatchHeader> {
+    match entry.kind {
+        EntryKind::Batch => BatchHeader::parse(&entry.data).ok(),
+        EntryKind::Extent => Extent::decode(&entry.data).map(|x| x.header()),
+        _ => None,
+    }
+}
+
+fn has_sound_offsets(h: &BatchHeader) -> bool {
+    h.base_offset.0 >= 0 && h.last_offset_delta >= 0 && h.next_offset().0 < i64::MAX
 }
 
 /// The log above the applied index, and the producers.
@@ -121,6 +132,7 @@ impl State {
     pub fn push_batch(
         &mut self,
         term: Term,
+        kind: EntryKind,
         records: i64,
         data_bytes: usize,
         stamp: Option<&Stamp>,
@@ -134,7 +146,7 @@ impl State {
         self.next_offset = Offset(base_offset.0 + records);
         self.push(TailEntry {
             term,
-            kind: EntryKind::Batch,
+            kind,
             base_offset,
             next_offset: self.next_offset,
             data_bytes: data_bytes as u32,
@@ -147,7 +159,8 @@ impl State {
     pub fn push_damaged(&mut self, header: &EntryHeader, now_ms: i64) {
         let records = header.next_offset.0 - header.base_offset.0;
         let data_bytes = header.data_bytes as usize;
-        self.push_batch(header.term, records, data_bytes, None, now_ms);
+        let kind = EntryKind::Batch;
+        self.push_batch(header.term, kind, records, data_bytes, None, now_ms);
     }
 
     pub fn push_service(&mut self, term: Term, kind: EntryKind, data: Bytes) {
@@ -174,11 +187,11 @@ impl State {
         if !is_sound(entry) {
             return false;
         }
-        if entry.kind != EntryKind::Batch {
+        if !entry.kind.is_batch() {
             self.push_service(entry.term, entry.kind, entry.data.clone());
             return true;
         }
-        let Ok(header) = BatchHeader::parse(&entry.data) else {
+        let Some(header) = header_of(entry) else {
             return false;
         };
         if header.base_offset != self.next_offset {
@@ -186,6 +199,7 @@ impl State {
         }
         self.push_batch(
             entry.term,
+            entry.kind,
             header.next_offset().0 - header.base_offset.0,
             entry.data.len(),
             Stamp::of(&header).as_ref(),

@@ -49,6 +49,7 @@ pub(crate) fn context_of(kind: EntryKind) -> Bytes {
         EntryKind::Config => &[EntryKind::Config as u8],
         EntryKind::TrimPrefix => &[EntryKind::TrimPrefix as u8],
         EntryKind::Command => &[EntryKind::Command as u8],
+        EntryKind::Extent => &[EntryKind::Extent as u8],
     })
 }
 

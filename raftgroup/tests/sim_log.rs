@@ -55,6 +55,7 @@ struct Outside {
     resumed: Cell<u64>,
     /// Batches that were taken and committed only when there was room again.
     waited: Cell<u64>,
+    extents: Cell<u64>,
 }
 
 /// What is drawn for one start.
@@ -233,7 +234,11 @@ async fn round(mine: &[(i32, Rc<Group>)], outside: &Rc<Outside>) {
             };
             let records = 1 + (rt::random_u64() % 3) as i32;
             let batch = numbered(id, records, bytes as usize);
-            match g.produce(batch, Acks::All, rt::wall_clock_ms()) {
+            let extent = rt::random_u64() % 12 == 0;
+            outside
+                .extents
+                .set(outside.extents.get() + u64::from(extent));
+            match produce(g, batch, extent).await {
                 Ok(Produced::Wait(w)) => waits.push((*n, id, w)),
                 Ok(Produced::Done(_)) => panic!("acks=all waits"),
                 Err(ProduceError::Overloaded) => {}
@@ -316,6 +321,7 @@ async fn check(g: &Rc<Group>, outside: &Rc<Outside>, n: i32) {
 struct Verdict {
     faults: rt::sim::Faults,
     checked: u64,
+    extents: u64,
     starts: u64,
     in_recovery: u64,
     trace: u64,
@@ -393,6 +399,7 @@ fn run_seed(seed: u64, tight: bool) -> Verdict {
     Verdict {
         faults: world.faults(),
         checked,
+        extents: outside.extents.get(),
         starts,
         in_recovery,
         trace: world.trace(),
@@ -415,7 +422,7 @@ fn nothing_acknowledged_is_lost_on_a_disk_that_fills() {
 fn many(tight: bool) {
     let (seeds, alone) = seeds();
     let mut sum = rt::sim::Faults::default();
-    let (mut checked, mut starts, mut in_recovery, mut repeated) = (0, 0, 0, 0);
+    let (mut checked, mut starts, mut in_recovery, mut repeated, mut extents) = (0, 0, 0, 0, 0);
     let (mut refused, mut resumed, mut waited) = (0, 0, 0);
     for &seed in &seeds {
         let v = run_seed(seed, tight);
@@ -429,6 +436,7 @@ fn many(tight: bool) {
             repeated += 1;
         }
         checked += v.checked;
+        extents += v.extents;
         starts += v.starts;
         in_recovery += v.in_recovery;
         refused += v.refused;
@@ -467,7 +475,7 @@ fn many(tight: bool) {
         return;
     }
     println!(
-        "SHOW seeds={} acknowledged_checked={checked} starts_checked={starts} kills={} power_cuts={} stops_in_recovery={in_recovery} writes_lost={} writes_torn={} writes_kept={} journal_writes_in_flight={} names_lost={} reordered={} disk_ops={} repeated={repeated}",
+        "SHOW seeds={} acknowledged_checked={checked} extents={extents} starts_checked={starts} kills={} power_cuts={} stops_in_recovery={in_recovery} writes_lost={} writes_torn={} writes_kept={} journal_writes_in_flight={} names_lost={} reordered={} disk_ops={} repeated={repeated}",
         seeds.len(),
         sum.kills,
         sum.power_cuts,
@@ -482,6 +490,7 @@ fn many(tight: bool) {
     if !alone {
         let fired = [
             checked,
+            extents,
             sum.kills,
             sum.power_cuts,
             in_recovery,

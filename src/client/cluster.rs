@@ -12,13 +12,13 @@ use kafka_protocol::messages::{
 };
 use kafka_protocol::protocol::StrBytes;
 
-use super::connection::Connection;
-use super::{ClientError, check};
+use super::connection::{Connection, connect};
+use super::{ClientError, at, check};
 use crate::cli::BrokerArgs;
-use crate::settings::join;
+use crate::settings::{host_and_port, join};
 
 /// Pause before something is tried again.
-const RETRY_PAUSE: Duration = Duration::from_millis(100);
+pub const RETRY_PAUSE: Duration = Duration::from_millis(100);
 
 pub struct Cluster {
     bootstrap: String,
@@ -39,6 +39,12 @@ pub fn text(s: &str) -> StrBytes {
 
 impl Cluster {
     pub fn open(args: &BrokerArgs) -> Result<Cluster, ClientError> {
+        host_and_port(&args.broker).map_err(|why| {
+            ClientError::Usage(format!(
+                "--broker can't be '{}': {why}, for instance localhost:9092",
+                args.broker
+            ))
+        })?;
         let mut cluster = Cluster {
             bootstrap: args.broker.clone(),
             timeout: args.timeout(),
@@ -48,6 +54,10 @@ impl Cluster {
         };
         cluster.any()?;
         Ok(cluster)
+    }
+
+    pub fn timeout(&self) -> Duration {
+        self.timeout
     }
 
     pub fn timeout_ms(&self) -> i32 {
@@ -82,10 +92,24 @@ impl Cluster {
 
     fn at(&mut self, address: &str) -> Result<&mut Connection, ClientError> {
         if !self.connections.contains_key(address) {
-            let connection = Connection::open(address, self.timeout)?;
+            let stream = connect(address, self.timeout)
+                .map_err(|e| ClientError::Connection(self.advise(address, &e)))?;
+            let connection = Connection::open(address, stream, self.timeout)?;
             self.connections.insert(address.to_string(), connection);
         }
         Ok(self.connections.get_mut(address).expect("it was put there"))
+    }
+
+    /// What to do when this address can't be connected to.
+    fn advise(&self, address: &str, e: &std::io::Error) -> String {
+        let what = format!("can't connect to a broker at {address}: {e}");
+        if address == self.bootstrap {
+            return format!("{what}. Is it running, and is --broker right?");
+        }
+        format!(
+            "{what}. The broker at {} says that clients reach it there: set its advertise (Kafka: advertised.listeners) to an address that this machine reaches",
+            self.bootstrap
+        )
     }
 
     /// Metadata of some topics, or of all.
@@ -119,26 +143,34 @@ impl Cluster {
         name: &str,
         create: bool,
     ) -> Result<MetadataResponseTopic, ClientError> {
-        self.retry(|cluster| {
-            let answer = cluster.metadata(Some(&[name]), create)?;
-            let topic = answer
-                .topics
-                .into_iter()
-                .next()
-                .ok_or_else(|| ClientError::Protocol("the answer has no topic".into()))?;
-            // Without creation, a topic that isn't there won't come.
-            if topic.error_code == 3 && !create {
-                return Err(ClientError::Usage(format!(
-                    "there is no topic '{name}' at {}",
-                    cluster.bootstrap
-                )));
-            }
-            check(topic.error_code, None)?;
-            if topic.partitions.iter().any(|p| p.leader_id.0 < 0) {
-                return Err(ClientError::refused(5, None));
-            }
-            Ok(topic)
-        })
+        self.retry(|cluster| cluster.topic_now(name, create))
+    }
+
+    /// The same, asked once.
+    pub fn topic_now(
+        &mut self,
+        name: &str,
+        create: bool,
+    ) -> Result<MetadataResponseTopic, ClientError> {
+        let answer = self.metadata(Some(&[name]), create)?;
+        let topic = answer
+            .topics
+            .into_iter()
+            .next()
+            .ok_or_else(|| ClientError::Protocol("the answer has no topic".into()))?;
+        // Without creation, a topic that isn't there won't come.
+        if topic.error_code == 3 && !create {
+            return Err(ClientError::Missing(format!(
+                "there is no topic '{name}' at {}: `tailrace topic list` shows what there is, `tailrace topic create` creates it",
+                self.bootstrap
+            )));
+        }
+        let about = |e| at(&format!("topic '{name}'"), e);
+        check(topic.error_code, None).map_err(about)?;
+        if topic.partitions.iter().any(|p| p.leader_id.0 < 0) {
+            return Err(about(ClientError::refused(5, None)));
+        }
+        Ok(topic)
     }
 
     /// Gives up all connections; new ones are made when they are needed.
@@ -175,6 +207,8 @@ impl Cluster {
     ) -> Result<i64, ClientError> {
         let request = ListOffsetsRequest::default()
             .with_replica_id((-1).into())
+            // As what we fetch: where a transaction is open, the end is before it.
+            .with_isolation_level(1)
             .with_topics(vec![
                 ListOffsetsTopic::default()
                     .with_name(topic_name(topic))
@@ -191,7 +225,12 @@ impl Cluster {
             .first()
             .and_then(|t| t.partitions.first())
             .ok_or_else(|| ClientError::Protocol("the answer has no partition".into()))?;
-        check(partition.error_code, None)?;
+        check(partition.error_code, None).map_err(|e| {
+            at(
+                &format!("partition {} of '{topic}'", partition.partition_index),
+                e,
+            )
+        })?;
         Ok(partition.offset)
     }
 

@@ -13,8 +13,10 @@ use super::ClientError;
 
 /// Largest answer that is read, in bytes.
 const ANSWER_BYTES: usize = 256 << 20;
-/// How long a connection attempt may take.
+/// How long a connection attempt may take, at most.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// Beyond the time that a request allows the broker, for the answer to come.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 pub struct Connection {
     address: String,
@@ -24,30 +26,28 @@ pub struct Connection {
     correlation: i32,
 }
 
-impl Connection {
-    /// Connects and asks for the broker's versions. No read or write takes longer than `timeout`.
-    pub fn open(address: &str, timeout: Duration) -> Result<Connection, ClientError> {
-        let failed = |e: std::io::Error| {
-            ClientError::Connection(format!(
-                "can't connect to a broker at {address}: {e}. Is it running, and is --broker right?"
-            ))
-        };
-        let mut last = None;
-        let mut stream = None;
-        for found in address.to_socket_addrs().map_err(failed)? {
-            match TcpStream::connect_timeout(&found, CONNECT_TIMEOUT) {
-                Ok(s) => {
-                    stream = Some(s);
-                    break;
-                }
-                Err(e) => last = Some(e),
-            }
+/// Connects, to whichever of the host's addresses answers first in their order.
+pub fn connect(address: &str, timeout: Duration) -> std::io::Result<TcpStream> {
+    let mut last = std::io::Error::other("the host has no address");
+    for found in address.to_socket_addrs()? {
+        match TcpStream::connect_timeout(&found, timeout.min(CONNECT_TIMEOUT)) {
+            Ok(stream) => return Ok(stream),
+            Err(e) => last = e,
         }
-        let stream = stream.ok_or_else(|| {
-            failed(last.unwrap_or_else(|| std::io::Error::other("the host has no address")))
-        })?;
+    }
+    Err(last)
+}
+
+impl Connection {
+    /// Asks for the broker's versions. No read or write takes longer than `timeout` and a moment.
+    pub fn open(
+        address: &str,
+        stream: TcpStream,
+        timeout: Duration,
+    ) -> Result<Connection, ClientError> {
+        let failed = |e: std::io::Error| ClientError::Connection(format!("{address}: {e}"));
         // A broker may hold an answer for the whole time that a request allows.
-        let patience = timeout + Duration::from_secs(5);
+        let patience = timeout + PATIENCE;
         stream.set_nodelay(true).map_err(failed)?;
         stream.set_read_timeout(Some(patience)).map_err(failed)?;
         stream.set_write_timeout(Some(patience)).map_err(failed)?;
@@ -147,7 +147,7 @@ impl Connection {
             .filter(|n| (4..=ANSWER_BYTES).contains(n))
             .ok_or_else(|| {
                 ClientError::Protocol(format!(
-                    "{} doesn't answer as a Kafka broker does (an answer of {length} bytes)",
+                    "what listens at {} doesn't answer as a Kafka broker does: --broker takes the address of its Kafka port",
                     self.address
                 ))
             })?;
@@ -160,9 +160,14 @@ impl Connection {
 
     fn broken(&self, e: &std::io::Error) -> ClientError {
         let what = match e.kind() {
-            std::io::ErrorKind::UnexpectedEof => "the broker closed the connection".to_string(),
+            std::io::ErrorKind::UnexpectedEof
+            | std::io::ErrorKind::ConnectionReset
+            | std::io::ErrorKind::BrokenPipe => {
+                "the broker closed the connection; its log says why if it still runs".to_string()
+            }
             std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut => {
-                "the broker didn't answer in time".to_string()
+                "no answer came in time; is this a Kafka broker's port? --timeout-ms allows more time"
+                    .to_string()
             }
             _ => e.to_string(),
         };

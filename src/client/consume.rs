@@ -1,14 +1,19 @@
 //! `tailrace consume`: prints the records of a topic, without a consumer group.
+//!
+//! A partition that can't be read for a reason that may pass is asked for again, with fresh metadata, while the others are read on; the command ends with
+//! its error when it couldn't be read for the command's whole time (`--timeout-ms`).
 
 use std::collections::BTreeMap;
 use std::io::{BufWriter, Write};
+use std::time::Instant;
 
 use kafka_protocol::messages::FetchRequest;
 use kafka_protocol::messages::fetch_request::{FetchPartition, FetchTopic};
 
-use super::cluster::{Cluster, topic_name};
+use super::cluster::{Cluster, RETRY_PAUSE, topic_name};
+use super::printer::Printer;
 use super::records::{Record, decode};
-use super::{ClientError, check};
+use super::{ClientError, at, check};
 use crate::cli::ConsumeArgs;
 use crate::exit::Fatal;
 
@@ -23,31 +28,21 @@ const MAX_WAIT_MS: i32 = 500;
 pub fn run(args: ConsumeArgs) -> Result<(), Fatal> {
     match consume(&args) {
         // Whoever read our output has had enough.
-        Err(Stop::Output(e)) if e.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
-        Err(Stop::Output(e)) => Err(Fatal::new(
-            crate::exit::Exit::Failure,
-            format!("can't write the output: {e}"),
-        )),
-        Err(Stop::Client(e)) => Err(e.into()),
-        Ok(()) => Ok(()),
+        Err(ClientError::Output(e)) if e.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
+        result => Ok(result?),
     }
 }
 
-enum Stop {
-    Client(ClientError),
-    Output(std::io::Error),
-}
-
-impl From<ClientError> for Stop {
-    fn from(e: ClientError) -> Stop {
-        Stop::Client(e)
-    }
-}
-
-impl From<std::io::Error> for Stop {
-    fn from(e: std::io::Error) -> Stop {
-        Stop::Output(e)
-    }
+/// Whether nobody reads our output any more; a write would tell, but there may be nothing to write for a long time.
+fn reader_is_gone() -> bool {
+    let mut poll = libc::pollfd {
+        fd: 1,
+        events: 0,
+        revents: 0,
+    };
+    // SAFETY: one descriptor of ours, asked without waiting.
+    let found = unsafe { libc::poll(&mut poll, 1, 0) };
+    found == 1 && poll.revents & (libc::POLLERR | libc::POLLHUP) != 0
 }
 
 /// Where to begin in each partition.
@@ -83,45 +78,121 @@ struct Position {
     next: i64,
     /// With `--exit`: read up to here.
     end: i64,
+    /// Since when it can't be read, and why.
+    failing: Option<(Instant, ClientError)>,
 }
 
-fn consume(args: &ConsumeArgs) -> Result<(), Stop> {
+impl Position {
+    /// Notes a failure; the first of a row counts.
+    fn fails(&mut self, e: ClientError) {
+        let since = self.failing.take().map_or_else(Instant::now, |(at, _)| at);
+        self.failing = Some((since, e));
+    }
+}
+
+fn consume(args: &ConsumeArgs) -> Result<(), ClientError> {
     let from = parse_offset(&args.offset)?;
+    let printer = Printer::new(args)?;
     let mut cluster = Cluster::open(&args.broker)?;
     let mut positions = cluster.retry(|c| begin(c, args, from))?;
-    let printer = Printer::new(args)?;
     let mut output = BufWriter::with_capacity(1 << 16, std::io::stdout().lock());
     let mut left = args.count.unwrap_or(u64::MAX);
-    while left > 0 && !(args.exit && positions.values().all(|p| p.next >= p.end)) {
+    while left > 0
+        && !(args.exit && positions.values().all(|p| p.next >= p.end))
+        && !reader_is_gone()
+    {
         let mut leaders: Vec<i32> = positions.values().map(|p| p.leader).collect();
         leaders.sort_unstable();
         leaders.dedup();
         for leader in leaders {
-            let fetched = match fetch(&mut cluster, args, &positions, leader) {
-                Err(e) if e.is_retriable() => {
-                    refresh(&mut cluster, args, &mut positions)?;
-                    continue;
-                }
-                fetched => fetched?,
-            };
-            for (partition, records, next) in fetched {
+            for (partition, fetched) in fetch(&mut cluster, args, &mut positions, leader)? {
                 let Some(position) = positions.get_mut(&partition) else {
                     continue;
                 };
+                let (records, next) = match fetched {
+                    Ok(fetched) => fetched,
+                    Err(e) if e.is_retriable() => {
+                        position.fails(e);
+                        continue;
+                    }
+                    Err(e) => {
+                        // What came before it is printed.
+                        output.flush().map_err(ClientError::Output)?;
+                        return Err(at(&unreadable(args, partition, position.next), e));
+                    }
+                };
+                position.failing = None;
                 for record in records.iter().filter(|r| r.offset >= position.next) {
                     if left == 0 || (args.exit && record.offset >= position.end) {
                         break;
                     }
-                    printer.print(&mut output, partition, record)?;
+                    printer
+                        .print(&mut output, partition, record)
+                        .map_err(ClientError::Output)?;
                     left -= 1;
                 }
                 position.next = next.max(position.next);
             }
         }
-        output.flush()?;
+        output.flush().map_err(ClientError::Output)?;
+        if positions.values().any(|p| p.failing.is_some()) {
+            recover(&mut cluster, args, &mut positions)?;
+        }
     }
-    output.flush()?;
     Ok(())
+}
+
+/// Where reading stopped, for an error.
+fn unreadable(args: &ConsumeArgs, partition: i32, offset: i64) -> String {
+    format!("'{}', partition {partition} at offset {offset}", args.topic)
+}
+
+/// Some partitions failed: gives up those that did so for the whole time, else waits a moment and asks anew who leads.
+fn recover(
+    cluster: &mut Cluster,
+    args: &ConsumeArgs,
+    positions: &mut BTreeMap<i32, Position>,
+) -> Result<(), ClientError> {
+    let mut broken = false;
+    for (partition, position) in positions.iter_mut() {
+        match position.failing.take() {
+            Some((since, e)) if since.elapsed() >= cluster.timeout() => {
+                return Err(give_up(args, *partition, position.next, e));
+            }
+            failing => position.failing = failing,
+        }
+        broken |= matches!(position.failing, Some((_, ClientError::Connection(_))));
+    }
+    if broken {
+        cluster.disconnect();
+    }
+    std::thread::sleep(RETRY_PAUSE);
+    match cluster.topic_now(&args.topic, false) {
+        Ok(topic) => {
+            for p in &topic.partitions {
+                if let Some(position) = positions.get_mut(&p.partition_index) {
+                    position.leader = p.leader_id.0;
+                }
+            }
+            Ok(())
+        }
+        Err(e) if e.is_retriable() => Ok(()),
+        Err(e) => Err(e),
+    }
+}
+
+fn give_up(args: &ConsumeArgs, partition: i32, offset: i64, e: ClientError) -> ClientError {
+    /// KAFKA_STORAGE_ERROR: the broker is there and this range of its log isn't.
+    const DAMAGED: i16 = 56;
+    let place = unreadable(args, partition, offset);
+    match e {
+        ClientError::Refused { code: DAMAGED, .. } => ClientError::Missing(format!(
+            "{place}: the broker can't read this from its disk (KafkaStorageError, error 56). Its log names the damaged offsets; \
+             to read on behind them: tailrace consume {} --partition {partition} --offset N",
+            args.topic
+        )),
+        e => at(&place, e),
+    }
 }
 
 /// The partitions to read and where to begin in them.
@@ -143,17 +214,35 @@ fn begin(
         let next = match from {
             Start::Beginning => at(-2)?,
             Start::End => end,
-            Start::Offset(n) => n,
+            Start::Offset(n) => {
+                let start = at(-2)?;
+                if !(start..=end).contains(&n) {
+                    return Err(ClientError::Missing(format!(
+                        "there is no offset {n}: partition {number} of '{}' has offsets {start} to {end} (not included); \
+                         --partition reads only one partition",
+                        args.topic
+                    )));
+                }
+                n
+            }
             Start::BeforeEnd(n) => (end - n).max(at(-2)?),
             Start::Timestamp(ms) => match at(ms)? {
                 -1 => end,
                 found => found,
             },
         };
-        positions.insert(number, Position { leader, next, end });
+        positions.insert(
+            number,
+            Position {
+                leader,
+                next,
+                end,
+                failing: None,
+            },
+        );
     }
     if let Some(missing) = args.partitions.iter().find(|p| !positions.contains_key(p)) {
-        return Err(ClientError::Usage(format!(
+        return Err(ClientError::Missing(format!(
             "there is no partition {missing}: topic '{}' has partitions 0 to {}",
             args.topic,
             topic.partitions.len() as i64 - 1
@@ -162,36 +251,44 @@ fn begin(
     Ok(positions)
 }
 
-/// Asks anew who leads.
-fn refresh(
+/// Records and the offset after them, or why there are none, by partition.
+type Fetched = Vec<(i32, Result<(Vec<Record>, i64), ClientError>)>;
+
+/// One fetch from one leader. What failed and may pass is noted with all partitions that were asked for.
+fn fetch(
     cluster: &mut Cluster,
     args: &ConsumeArgs,
     positions: &mut BTreeMap<i32, Position>,
-) -> Result<(), ClientError> {
-    let topic = cluster.retry(|c| {
-        // A retry only begins with an error, and what failed was a connection or a leader: so the connections go too.
-        c.disconnect();
-        c.topic(&args.topic, false)
-    })?;
-    for p in &topic.partitions {
-        if let Some(position) = positions.get_mut(&p.partition_index) {
-            position.leader = p.leader_id.0;
+    leader: i32,
+) -> Result<Fetched, ClientError> {
+    let wanted = |p: &Position| p.leader == leader && !(args.exit && p.next >= p.end);
+    match ask(cluster, args, positions, leader, wanted) {
+        Err(e) if e.is_retriable() => {
+            let text = e.to_string();
+            for position in positions.values_mut().filter(|p| wanted(p)) {
+                position.fails(match &e {
+                    ClientError::Refused { code, message } => {
+                        ClientError::refused(*code, message.as_deref())
+                    }
+                    _ => ClientError::Connection(text.clone()),
+                });
+            }
+            Ok(Vec::new())
         }
+        fetched => fetched,
     }
-    Ok(())
 }
 
-type Fetched = Vec<(i32, Vec<Record>, i64)>;
-
-fn fetch(
+fn ask(
     cluster: &mut Cluster,
     args: &ConsumeArgs,
     positions: &BTreeMap<i32, Position>,
     leader: i32,
+    wanted: impl Fn(&Position) -> bool,
 ) -> Result<Fetched, ClientError> {
     let partitions = positions
         .iter()
-        .filter(|(_, p)| p.leader == leader && !(args.exit && p.next >= p.end))
+        .filter(|(_, p)| wanted(p))
         .map(|(number, p)| {
             FetchPartition::default()
                 .with_partition(*number)
@@ -218,134 +315,16 @@ fn fetch(
     check(answer.error_code, None)?;
     let mut fetched = Vec::new();
     for p in answer.responses.into_iter().flat_map(|t| t.partitions) {
-        check(p.error_code, None)?;
-        let (records, next) = decode(p.records.unwrap_or_default())?;
-        if let Some(next) = next {
-            fetched.push((p.partition_index, records, next));
-        }
+        let result = check(p.error_code, None).and_then(|()| decode(p.records.unwrap_or_default()));
+        let result = match result {
+            Ok((records, Some(next))) => Ok((records, next)),
+            // Nothing new: it can be read all the same.
+            Ok((_, None)) => Ok((Vec::new(), 0)),
+            Err(e) => Err(e),
+        };
+        fetched.push((p.partition_index, result));
     }
     Ok(fetched)
-}
-
-/// A piece of the output format.
-#[derive(Debug, PartialEq, Eq)]
-enum Piece {
-    Text(Vec<u8>),
-    Key,
-    Value,
-    Headers,
-    Topic,
-    Partition,
-    Offset,
-    Timestamp,
-    KeyLength,
-    ValueLength,
-}
-
-struct Printer<'a> {
-    args: &'a ConsumeArgs,
-    pieces: Vec<Piece>,
-}
-
-impl Printer<'_> {
-    fn new(args: &ConsumeArgs) -> Result<Printer<'_>, ClientError> {
-        let pieces = match (&args.format, &args.key_separator) {
-            (Some(format), _) => parse_format(format)?,
-            (None, Some(separator)) => vec![
-                Piece::Key,
-                Piece::Text(separator.clone().into_bytes()),
-                Piece::Value,
-                Piece::Text(b"\n".to_vec()),
-            ],
-            (None, None) => vec![Piece::Value, Piece::Text(b"\n".to_vec())],
-        };
-        Ok(Printer { args, pieces })
-    }
-
-    fn print(&self, out: &mut impl Write, partition: i32, record: &Record) -> std::io::Result<()> {
-        let null = self.args.null.as_bytes();
-        let length = |b: &Option<bytes::Bytes>| b.as_ref().map_or(-1, |b| b.len() as i64);
-        for piece in &self.pieces {
-            match piece {
-                Piece::Text(text) => out.write_all(text)?,
-                Piece::Key => out.write_all(record.key.as_deref().unwrap_or(null))?,
-                Piece::Value => out.write_all(record.value.as_deref().unwrap_or(null))?,
-                Piece::Headers => {
-                    for (i, (name, value)) in record.headers.iter().enumerate() {
-                        if i > 0 {
-                            out.write_all(b",")?;
-                        }
-                        out.write_all(name)?;
-                        out.write_all(b"=")?;
-                        out.write_all(value.as_deref().unwrap_or(null))?;
-                    }
-                }
-                Piece::Topic => out.write_all(self.args.topic.as_bytes())?,
-                Piece::Partition => write!(out, "{partition}")?,
-                Piece::Offset => write!(out, "{}", record.offset)?,
-                Piece::Timestamp => write!(out, "{}", record.timestamp_ms)?,
-                Piece::KeyLength => write!(out, "{}", length(&record.key))?,
-                Piece::ValueLength => write!(out, "{}", length(&record.value))?,
-            }
-        }
-        Ok(())
-    }
-}
-
-fn parse_format(format: &str) -> Result<Vec<Piece>, ClientError> {
-    let mut pieces = Vec::new();
-    let mut text = Vec::new();
-    let mut chars = format.chars();
-    while let Some(c) = chars.next() {
-        let piece = match c {
-            '\\' => {
-                match chars.next() {
-                    Some('n') => text.push(b'\n'),
-                    Some('r') => text.push(b'\r'),
-                    Some('t') => text.push(b'\t'),
-                    Some('0') => text.push(0),
-                    Some('\\') => text.push(b'\\'),
-                    other => return Err(unknown('\\', other)),
-                }
-                continue;
-            }
-            '%' => match chars.next() {
-                Some('%') => {
-                    text.push(b'%');
-                    continue;
-                }
-                Some('k') => Piece::Key,
-                Some('v' | 's') => Piece::Value,
-                Some('h') => Piece::Headers,
-                Some('t') => Piece::Topic,
-                Some('p') => Piece::Partition,
-                Some('o') => Piece::Offset,
-                Some('T') => Piece::Timestamp,
-                Some('K') => Piece::KeyLength,
-                Some('V' | 'S') => Piece::ValueLength,
-                other => return Err(unknown('%', other)),
-            },
-            c => {
-                text.extend_from_slice(c.encode_utf8(&mut [0; 4]).as_bytes());
-                continue;
-            }
-        };
-        if !text.is_empty() {
-            pieces.push(Piece::Text(std::mem::take(&mut text)));
-        }
-        pieces.push(piece);
-    }
-    if !text.is_empty() {
-        pieces.push(Piece::Text(text));
-    }
-    Ok(pieces)
-}
-
-fn unknown(start: char, next: Option<char>) -> ClientError {
-    let next = next.map(String::from).unwrap_or_default();
-    ClientError::Usage(format!(
-        "the format has '{start}{next}', which means nothing; see --help"
-    ))
 }
 
 #[cfg(test)]
@@ -362,24 +341,5 @@ mod tests {
             Start::Timestamp(1_700_000_000_000)
         );
         assert!(parse_offset("soon").is_err() && parse_offset("@").is_err());
-    }
-
-    #[test]
-    fn formats_are_read() {
-        let text = |s: &str| Piece::Text(s.as_bytes().to_vec());
-        assert_eq!(
-            parse_format(r"%p:%o\t%k=%v%%\n").unwrap(),
-            [
-                Piece::Partition,
-                text(":"),
-                Piece::Offset,
-                text("\t"),
-                Piece::Key,
-                text("="),
-                Piece::Value,
-                text("%\n")
-            ]
-        );
-        assert!(parse_format("%x").is_err() && parse_format("%").is_err());
     }
 }

@@ -5,7 +5,7 @@ use kafka_protocol::messages::describe_configs_request::DescribeConfigsResource;
 use kafka_protocol::messages::{CreateTopicsRequest, DeleteTopicsRequest, DescribeConfigsRequest};
 
 use super::cluster::{Cluster, text, topic_name};
-use super::{ClientError, check};
+use super::{ClientError, at, check, print};
 use crate::cli::{BrokerArgs, TopicCommand};
 use crate::exit::Fatal;
 
@@ -61,16 +61,7 @@ struct New {
 
 /// Says which topic an error is about.
 fn of(name: &str, e: ClientError) -> ClientError {
-    match e {
-        ClientError::Refused { code, message } => ClientError::Refused {
-            code,
-            message: Some(format!(
-                "topic '{name}': {}",
-                message.unwrap_or_else(|| "refused".into())
-            )),
-        },
-        e => e,
-    }
+    at(&format!("topic '{name}'"), e)
 }
 
 fn create(names: &[String], new: &New, broker: &BrokerArgs) -> Result<(), ClientError> {
@@ -98,18 +89,27 @@ fn create(names: &[String], new: &New, broker: &BrokerArgs) -> Result<(), Client
         .with_topics(topics)
         .with_timeout_ms(cluster.timeout_ms());
     let answer = cluster.retry(|c| c.controller()?.call(&request, i16::MAX))?;
-    let mut failed = None;
+    let mut failed = Vec::new();
     for topic in &answer.topics {
         match check(topic.error_code, topic.error_message.as_deref()) {
-            Ok(()) => println!("created {}", topic.name.as_str()),
+            Ok(()) => print(format_args!("created {}", topic.name.as_str()))?,
             // 36: it exists.
             Err(_) if topic.error_code == 36 && new.if_not_exists => {
-                println!("{} is there already", topic.name.as_str());
+                print(format_args!("{} is there already", topic.name.as_str()))?;
             }
-            Err(e) => failed = failed.or(Some(of(&topic.name, e))),
+            Err(e) => failed.push(of(&topic.name, e)),
         }
     }
-    failed.map_or(Ok(()), Err)
+    tell(failed)
+}
+
+/// All that failed: the last as the command's result, the others told here.
+fn tell(mut failed: Vec<ClientError>) -> Result<(), ClientError> {
+    let last = failed.pop();
+    for e in failed {
+        crate::say(format_args!("tailrace: {e}"));
+    }
+    last.map_or(Ok(()), Err)
 }
 
 fn list(broker: &BrokerArgs) -> Result<(), ClientError> {
@@ -122,12 +122,12 @@ fn list(broker: &BrokerArgs) -> Result<(), ClientError> {
             .partitions
             .first()
             .map_or(0, |p| p.replica_nodes.len());
-        println!(
+        print(format_args!(
             "{name}\t{} partition{}\t{replicas} replica{}",
             topic.partitions.len(),
             plural(topic.partitions.len()),
             plural(replicas)
-        );
+        ))?;
     }
     Ok(())
 }
@@ -138,33 +138,42 @@ fn plural(n: usize) -> &'static str {
 
 fn describe(names: &[String], broker: &BrokerArgs) -> Result<(), ClientError> {
     let mut cluster = Cluster::open(broker)?;
+    let mut failed = Vec::new();
     for name in names {
-        let topic = cluster.topic(name, false)?;
-        let id = cluster::ids::kafka_uuid(topic.topic_id);
-        println!("topic {name}\tid {id}");
-        let mut partitions = topic.partitions;
-        partitions.sort_by_key(|p| p.partition_index);
-        for p in &partitions {
-            let leader = p.leader_id.0;
-            let start = cluster.offset(leader, name, p.partition_index, -2)?;
-            let end = cluster.offset(leader, name, p.partition_index, -1)?;
-            let nodes = |ids: &[kafka_protocol::messages::BrokerId]| {
-                ids.iter()
-                    .map(|b| b.0.to_string())
-                    .collect::<Vec<_>>()
-                    .join(",")
-            };
-            println!(
-                "  partition {}\tleader {leader}\tepoch {}\treplicas {}\tin sync {}\toffsets {start} to {end}",
-                p.partition_index,
-                p.leader_epoch,
-                nodes(&p.replica_nodes),
-                nodes(&p.isr_nodes)
-            );
+        match describe_one(&mut cluster, name) {
+            // What one topic lacks is no reason not to show the others.
+            Err(e @ (ClientError::Missing(_) | ClientError::Refused { .. })) => failed.push(e),
+            result => result?,
         }
-        describe_configs(&mut cluster, name)?;
     }
-    Ok(())
+    tell(failed)
+}
+
+fn describe_one(cluster: &mut Cluster, name: &str) -> Result<(), ClientError> {
+    let topic = cluster.topic(name, false)?;
+    let id = cluster::ids::kafka_uuid(topic.topic_id);
+    print(format_args!("topic {name}\tid {id}"))?;
+    let mut partitions = topic.partitions;
+    partitions.sort_by_key(|p| p.partition_index);
+    for p in &partitions {
+        let leader = p.leader_id.0;
+        let start = cluster.offset(leader, name, p.partition_index, -2)?;
+        let end = cluster.offset(leader, name, p.partition_index, -1)?;
+        let nodes = |ids: &[kafka_protocol::messages::BrokerId]| {
+            ids.iter()
+                .map(|b| b.0.to_string())
+                .collect::<Vec<_>>()
+                .join(",")
+        };
+        print(format_args!(
+            "  partition {}\tleader {leader}\tepoch {}\treplicas {}\tin sync {}\toffsets {start} to {end}",
+            p.partition_index,
+            p.leader_epoch,
+            nodes(&p.replica_nodes),
+            nodes(&p.isr_nodes)
+        ))?;
+    }
+    describe_configs(cluster, name)
 }
 
 fn describe_configs(cluster: &mut Cluster, name: &str) -> Result<(), ClientError> {
@@ -187,7 +196,7 @@ fn describe_configs(cluster: &mut Cluster, name: &str) -> Result<(), ClientError
                 ""
             };
             let value = c.value.as_deref().unwrap_or("(hidden)");
-            println!("  {} = {value}{mark}", c.name.as_str());
+            print(format_args!("  {} = {value}{mark}", c.name.as_str()))?;
         }
     }
     Ok(())
@@ -199,13 +208,13 @@ fn delete(names: &[String], broker: &BrokerArgs) -> Result<(), ClientError> {
         .with_topic_names(names.iter().map(|n| topic_name(n)).collect())
         .with_timeout_ms(cluster.timeout_ms());
     let answer = cluster.retry(|c| c.controller()?.call(&request, DELETE_BY_NAME))?;
-    let mut failed = None;
+    let mut failed = Vec::new();
     for topic in &answer.responses {
         let name = topic.name.as_ref().map_or("?", |n| n.as_str());
         match check(topic.error_code, topic.error_message.as_deref()) {
-            Ok(()) => println!("deleted {name}"),
-            Err(e) => failed = failed.or(Some(of(name, e))),
+            Ok(()) => print(format_args!("deleted {name}"))?,
+            Err(e) => failed.push(of(name, e)),
         }
     }
-    failed.map_or(Ok(()), Err)
+    tell(failed)
 }

@@ -25,6 +25,7 @@ use raftgroup::{Group, Groups};
 use super::gate::Gate;
 use super::replicas::Replicas;
 use super::sink::Sink;
+use crate::data_dir;
 use crate::exit::{Exit, Fatal};
 use crate::fitness::cannot_listen;
 
@@ -193,11 +194,14 @@ fn stop_when_the_log_fails(log: &ShardLog, groups: &Rc<Groups>) {
 
 /// An error of the log while it is being opened.
 pub fn of_the_log(e: &LogError) -> Fatal {
-    let exit = match e {
-        LogError::Format { .. } => Exit::Data,
-        _ => Exit::Unfit,
-    };
-    Fatal::new(exit, e.to_string())
+    match e {
+        LogError::Io { source, .. } => {
+            let (exit, advice) = data_dir::advice(source);
+            Fatal::new(exit, format!("the log can't be opened: {e}{advice}"))
+        }
+        LogError::Format { .. } | LogError::Damaged { .. } => Fatal::new(Exit::Data, e.to_string()),
+        _ => Fatal::new(Exit::Failure, e.to_string()),
+    }
 }
 
 impl Running {
@@ -275,8 +279,7 @@ fn gauge(kafka: &Shard) {
     let m = &kafka.metrics;
     m.groups.set(kafka.groups.len() as u64);
     m.groups_led.set(kafka.groups.led() as u64);
-    let used = kafka.budget.used_total() + kafka.groups.batch_bytes();
-    m.memory_used_bytes.set(used);
+    m.memory_used_bytes.set(kafka.budget.used_total());
     let disk = kafka.groups.disk();
     m.disk_free_bytes.set(disk.free_bytes);
     m.disk_full.set(u64::from(disk.refusing));

@@ -25,11 +25,23 @@ use crate::{data_dir, fitness};
 
 type ShardPort = Port<Frame<ShardRequest, ShardReply>>;
 
-/// Messages that a ring between two participants holds.
+/// Messages that a ring between two participants holds, at most and at least.
 const RING_MESSAGES: usize = 1024;
+const RING_MESSAGES_MIN: usize = 64;
+/// Messages that the rings to one participant hold together, where that is not below the least of each. There is a ring for every two of them, so that many
+/// shards with rings of the full size would take gigabytes.
+const RING_MESSAGES_TOGETHER: usize = 16 * 1024;
+
+/// A full ring makes its sender wait, nothing else: smaller ones cost time, not safety.
+fn ring_messages(participants: usize) -> usize {
+    (RING_MESSAGES_TOGETHER / participants.max(1))
+        .next_power_of_two()
+        .clamp(RING_MESSAGES_MIN, RING_MESSAGES)
+}
 
 /// Runs a node until it is asked to stop.
 pub fn serve(settings: &Settings) -> Result<(), Fatal> {
+    fitness::check_cpus(settings.shards, settings.overprovisioned)?;
     fitness::check_locked_memory()?;
     fitness::check_io_uring()?;
     let kafka_addr = kafka_address(settings.kafka_addr)?;
@@ -45,6 +57,7 @@ pub fn serve(settings: &Settings) -> Result<(), Fatal> {
             .map_err(|e| data_dir::cannot("make the journal directory", journals, &e))?;
         fitness::check_direct_io(journals)?;
     }
+    fitness::warn_of_memory_filesystem(&settings.data_dir);
     let shards = settings.shards;
     let plan = Plan {
         shards,
@@ -71,7 +84,8 @@ pub fn serve(settings: &Settings) -> Result<(), Fatal> {
         settings.memory_bytes >> 20,
         settings.data_dir.display()
     );
-    let mut ports: Vec<ShardPort> = Mesh::new(usize::from(shards) + 1, RING_MESSAGES);
+    let participants = usize::from(shards) + 1;
+    let mut ports: Vec<ShardPort> = Mesh::new(participants, ring_messages(participants));
     let office_port = ports
         .pop()
         .expect("the office's port comes after the shards'");
@@ -254,5 +268,18 @@ fn broker_config(settings: &Settings, kafka_addr: SocketAddr) -> BrokerConfig {
         auto_create_topics: settings.auto_create_topics,
         num_partitions: settings.num_partitions,
         ..BrokerConfig::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rings_of_many_shards_are_smaller() {
+        assert_eq!(ring_messages(2), RING_MESSAGES);
+        assert_eq!(ring_messages(16), RING_MESSAGES);
+        assert_eq!(ring_messages(65), 256);
+        assert_eq!(ring_messages(1025), RING_MESSAGES_MIN);
     }
 }

@@ -2,10 +2,14 @@
 //!
 //! There is one table of settings ([`KEYS`]). A setting has the same name everywhere: `kafka-addr` in the file, `TAILRACE_KAFKA_ADDR` in the
 //! environment, `--kafka-addr` as a flag. Layers hold text; [`Settings::resolve`] parses it once, and every error names the place the text came from.
-//! What isn't in the table is refused in the file and on the command line, and named in a warning when it is in the environment.
+//! What isn't in the table is refused, wherever it is: a setting without effect would be a lie.
 
+mod environment;
+mod log_filter;
+mod nearest;
 mod parse;
-pub(crate) use parse::join;
+pub use environment::from_environment;
+pub(crate) use parse::{host_and_port, join};
 #[cfg(test)]
 mod tests;
 
@@ -43,7 +47,7 @@ keys! {
     "rack" "NAME" "This node's rack [default: none]";
     "auto-create-topics" "BOOL" "Create the topics that clients ask for [default: true]";
     "num-partitions" "N" "Partitions of a topic that doesn't say how many [default: 1]";
-    "log" "FILTER" "What is logged to stderr, e.g. warn or info,engine=debug [default: info]";
+    "log" "FILTER" "What is logged to stderr: off, error, warn, info, debug or trace, and so for parts: warn,engine=debug [default: info]";
 }
 
 /// Where a value comes from.
@@ -116,7 +120,7 @@ fn known(name: &str) -> Option<&'static str> {
 pub fn read_file(path: &Path) -> Result<Layer, SettingsError> {
     let text = std::fs::read_to_string(path).map_err(|e| {
         SettingsError(format!(
-            "can't read the config file {}: {e}",
+            "can't read the config file {}: {e}. See --config and TAILRACE_CONFIG",
             path.display()
         ))
     })?;
@@ -131,9 +135,13 @@ fn parse_file(text: &str, path: &Path) -> Result<Layer, SettingsError> {
     let mut layer = Layer::new();
     for (name, value) in table {
         let Some(key) = known(&name) else {
+            let names = || KEYS.iter().map(|k| k.name);
+            let meant = match nearest::nearest(&name, names()) {
+                Some(meant) => format!("did you mean {meant}?"),
+                None => format!("there are {}", names().collect::<Vec<_>>().join(", ")),
+            };
             return Err(SettingsError(format!(
-                "{place}: there is no setting '{name}'; there are {}",
-                KEYS.iter().map(|k| k.name).collect::<Vec<_>>().join(", ")
+                "{place}: there is no setting '{name}'; {meant}"
             )));
         };
         let text = match value {
@@ -142,7 +150,7 @@ fn parse_file(text: &str, path: &Path) -> Result<Layer, SettingsError> {
             toml::Value::Boolean(b) => b.to_string(),
             other => {
                 return Err(SettingsError(format!(
-                    "{place}: {name} can't be a {}",
+                    "{place}: {name} can't be of the type {}: it is a text, a number or true or false",
                     other.type_str()
                 )));
             }
@@ -150,23 +158,6 @@ fn parse_file(text: &str, path: &Path) -> Result<Layer, SettingsError> {
         layer.insert(key, (text, Source::File(path.to_path_buf())));
     }
     Ok(layer)
-}
-
-/// The layer of the environment, and the variables in it that look like ours but aren't known.
-pub fn from_environment(variables: impl Iterator<Item = (String, String)>) -> (Layer, Vec<String>) {
-    let mut layer = Layer::new();
-    let mut strangers = Vec::new();
-    for (name, value) in variables.filter(|(n, _)| n.starts_with("TAILRACE_")) {
-        match KEYS.iter().find(|k| environment_name(k.name) == name) {
-            Some(key) => {
-                layer.insert(key.name, (value, Source::Environment(name)));
-            }
-            // Read elsewhere: the config file's place, and the broker of client commands.
-            None if matches!(name.as_str(), "TAILRACE_CONFIG" | "TAILRACE_BROKER") => {}
-            None => strangers.push(name),
-        }
-    }
-    (layer, strangers)
 }
 
 impl Settings {

@@ -3,10 +3,10 @@
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 
-use super::{KEYS, Layer, Machine, Settings, SettingsError, Source};
+use super::{KEYS, Layer, Machine, Settings, SettingsError, Source, log_filter};
 
-/// Shards of a process.
-const SHARDS_MAX: u16 = 1024;
+/// Shards of a process. Every two of them have rings, whose memory grows with the square.
+const SHARDS_MAX: u16 = 256;
 /// The least memory a shard works with, in bytes.
 const MEMORY_PER_SHARD_MIN: u64 = 32 << 20;
 
@@ -110,7 +110,7 @@ pub(super) fn settings(layer: &Layer, machine: Machine) -> Result<Settings, Sett
     )?;
     let log = r.get(
         "log",
-        |t| Ok(t.to_string()),
+        log_filter::parse,
         || "info".to_string(),
         |t| quoted(t),
     )?;
@@ -120,6 +120,18 @@ pub(super) fn settings(layer: &Layer, machine: Machine) -> Result<Settings, Sett
             "memory is {}, but {shards} shards need {} each: give more memory or fewer shards",
             show_size(memory_bytes),
             show_size(MEMORY_PER_SHARD_MIN)
+        )));
+    }
+    if memory_bytes > machine.memory_bytes {
+        return Err(SettingsError(format!(
+            "{shards} shards are to have {} of memory together, but this machine has {} MiB: give less memory, or fewer shards",
+            show_size(memory_bytes),
+            machine.memory_bytes >> 20
+        )));
+    }
+    if let Some(admin) = admin_addr.filter(|admin| collide(*admin, kafka_addr)) {
+        return Err(SettingsError(format!(
+            "kafka-addr ({kafka_addr}) and admin-addr ({admin}) want the same port: give each its own"
         )));
     }
     if advertise
@@ -153,6 +165,12 @@ pub(super) fn settings(layer: &Layer, machine: Machine) -> Result<Settings, Sett
         log,
         shown: r.shown,
     })
+}
+
+/// Whether both can't be listened on: one port on one address, or on all addresses and one of them.
+fn collide(a: SocketAddr, b: SocketAddr) -> bool {
+    let any = a.ip().is_unspecified() || b.ip().is_unspecified();
+    a.port() != 0 && a.port() == b.port() && (any || a.ip() == b.ip())
 }
 
 fn directory(text: &str) -> Result<PathBuf, String> {

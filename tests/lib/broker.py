@@ -98,8 +98,8 @@ class Tailrace:
         pids = children.read_text().split()
         return int(pids[0]) if pids else self.process.pid
 
-    def create_topic(self, topic, partitions):
-        cli(self, "topic", "create", topic, "--partitions", partitions)
+    def create_topic(self, topic, partitions, *configs):
+        cli(self, "topic", "create", topic, "--partitions", partitions, *(x for c in configs for x in ("--config", c)))
 
 
 class Kafka:
@@ -149,9 +149,9 @@ class Kafka:
         path = self.data_dir / "node1" / "server.log"
         return path.read_text(errors="replace")[-3000:] if path.exists() else ""
 
-    def create_topic(self, topic, partitions):
+    def create_topic(self, topic, partitions, *configs):
         tool("topics", "--bootstrap-server", self.bootstrap, "--create", "--topic", topic,
-             "--partitions", partitions)
+             "--partitions", partitions, *(x for c in configs for x in ("--config", c)))
 
 
 def make(kind, data_dir, **options):

@@ -8,6 +8,9 @@ import proc
 
 PARTITIONS = 100
 TOPIC = "crash"
+# Bytes of large records, and how many a second.
+LARGE = (1_100_000, 2_000_000)
+LARGE_RATE = 3
 THRESHOLDS = dict.fromkeys(load.SEEN, 0) | {"given_up": 0}
 
 
@@ -19,7 +22,7 @@ def rounds(p, broker, count, crash, folder, seed, check_every, rates, prepared=N
     compared with what is there.
     """
     chance = random.Random(seed)
-    broker.create_topic(TOPIC, PARTITIONS)
+    broker.create_topic(TOPIC, PARTITIONS, f"max.message.bytes={LARGE[1] * 2}")
     if prepared:
         prepared()
     producers = [
@@ -28,6 +31,9 @@ def rounds(p, broker, count, crash, folder, seed, check_every, rates, prepared=N
             ("librdkafka", "none", rates), ("librdkafka", "lz4", rates), ("java", "none", rates),
             ("java", "zstd", rates)])
     ]
+    # Too large for the journal: these take another way to the disk.
+    large = load.Producer("librdkafka", len(producers), broker, TOPIC, PARTITIONS, folder, LARGE_RATE, size=LARGE)
+    producers.append(large)
     figures = {"rounds": 0, "checks": 0, "seed": seed, "partitions": PARTITIONS, "producers": len(producers),
                "restart_s_max": 0.0}
     p.figures.update(figures)
@@ -60,6 +66,9 @@ def rounds(p, broker, count, crash, folder, seed, check_every, rates, prepared=N
         given_up = [text for text in examples if text.startswith("given up")][:3]
         totals = {name: max(counts[name], totals.get(name, 0)) for name in counts}
     p.check("given up by a producer", totals["given_up"] == 0, [totals["given_up"], *given_up])
+    p.figures["large_acknowledged"] = large.path.read_bytes().count(b"\nA ")
+    p.check("large records were acknowledged", p.figures["large_acknowledged"] >= count,
+            p.figures["large_acknowledged"])
     p.check("something was acknowledged", totals["acknowledged"] > 100 * count, totals["acknowledged"])
     p.figures.update(totals)
 

@@ -4,6 +4,7 @@
 //! without an effect is refused unless it is set to its default: silence would be a lie.
 
 use super::value::{Valid, ValueType};
+use crate::limits::MESSAGE_BYTES;
 
 /// One topic config.
 #[derive(Debug)]
@@ -100,8 +101,8 @@ table! {
         "When a record can be compacted at the latest, in milliseconds.";
     "max.decompressed.message.bytes" Int "2147483639" Valid::Range(1, 2_147_483_639), Some("max.decompressed.message.bytes"), Works,
         "Largest batch after decompression, in bytes.";
-    "max.message.bytes" Int "1048588" from(0), Some("message.max.bytes"), Works,
-        "Largest batch as it is stored, so compressed, in bytes.";
+    "max.message.bytes" Int "1048588" Valid::Range(0, MESSAGE_BYTES), Some("message.max.bytes"), Works,
+        "Largest batch as it is stored, so compressed, in bytes. It must fit a request, which has at most 100 MiB.";
     "message.timestamp.after.max.ms" Long "3600000" from(0), Some("log.message.timestamp.after.max.ms"), Works,
         "How far in the future a record's CreateTime may lie, in milliseconds.";
     "message.timestamp.before.max.ms" Long "9223372036854775807" from(0), Some("log.message.timestamp.before.max.ms"), Works,

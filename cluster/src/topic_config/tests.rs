@@ -1,6 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::limits::MESSAGE_BYTES;
 
 fn set(name: &str, value: &str) -> ConfigOp {
     ConfigOp {
@@ -59,6 +60,22 @@ fn what_has_no_effect_is_refused_unless_it_is_the_default() {
     .unwrap();
     assert_eq!(own.len(), 1);
     assert!(alter(&own, &[set("min.cleanable.dirty.ratio", "0.50")]).is_ok());
+}
+
+#[test]
+fn a_batch_that_fits_no_request_is_no_size_to_allow() {
+    let most = MESSAGE_BYTES.to_string();
+    assert!(alter(&BTreeMap::new(), &[set("max.message.bytes", &most)]).is_ok());
+    for above in [MESSAGE_BYTES + 1, 2_147_483_647] {
+        let above = above.to_string();
+        let e = check_overrides([("max.message.bytes", Some(above.as_str()))]).unwrap_err();
+        assert_eq!(e.refusal, Refusal::InvalidConfig);
+        assert!(e.message.contains(&most), "says the limit: {}", e.message);
+        assert_eq!(
+            refusal(&[set("max.message.bytes", &above)]),
+            Refusal::InvalidConfig
+        );
+    }
 }
 
 #[test]

@@ -13,13 +13,15 @@ use std::path::{Path, PathBuf};
 use bytes::{BufMut, Bytes, BytesMut};
 use uuid::Uuid;
 
+use super::extent::{self, ExtentFile};
 use super::replica::{ReplicaState, WritePosition};
 use super::segment::{self, SegmentMeta};
 use super::terms::{TermRow, TermTable};
-use super::wire::{Reader, put_varint};
+use super::wire::{LARGEST, Reader, put_varint};
+use crate::limits::BLOCK_BYTES;
 use crate::types::*;
 
-const MAGIC: u32 = u32::from_le_bytes(*b"TRC1");
+const MAGIC: u32 = u32::from_le_bytes(*b"TRC2");
 const FRAME_HEADER_BYTES: usize = 4 + 4 + 4 + 1 + 8;
 /// Largest body of a frame that a start accepts, in bytes.
 const MAX_BODY_BYTES: usize = 256 << 20;
@@ -45,6 +47,7 @@ pub struct ReplicaFrame {
     /// Rows up to `state_at`.
     pub terms: Vec<TermRow>,
     pub manifest: Vec<SegmentMeta>,
+    pub extents: Vec<ExtentFile>,
     pub state_at: RaftIndex,
     /// What the layer above needs to go on from `state_at`.
     pub state: Bytes,
@@ -59,7 +62,7 @@ impl ReplicaFrame {
     ) -> ReplicaFrame {
         assert!(r.written_out <= state_at, "what is written out is applied");
         let terms = r.terms.rows().iter().filter(|row| row.first <= state_at);
-        ReplicaFrame {
+        let frame = ReplicaFrame {
             id: r.id,
             group: r.group,
             captured,
@@ -72,9 +75,12 @@ impl ReplicaFrame {
             next_generation: r.next_generation,
             terms: terms.copied().collect(),
             manifest: r.segments.iter().map(|s| s.meta.borrow().clone()).collect(),
+            extents: r.extents.files.clone(),
             state_at,
             state,
-        }
+        };
+        assert!(frame.is_sound(), "a start takes what is written: {frame:?}");
+        frame
     }
 
     pub fn write_position(&self) -> WritePosition {
@@ -115,6 +121,7 @@ impl ReplicaFrame {
         for m in &self.manifest {
             segment::put_meta(out, m);
         }
+        extent::put_files(out, &self.extents);
         put_varint(out, self.state.len() as u64);
         out.put_slice(&self.state);
     }
@@ -124,38 +131,39 @@ impl ReplicaFrame {
         let id = ReplicaId(r.varint()?);
         let topic = TopicId(Uuid::from_u128(r.u128()?));
         let partition = r.u32()? as i32;
-        let captured = (BootEpoch(r.varint()?), Lsn(r.varint()?));
+        let captured = (BootEpoch(r.number()?), Lsn(r.number()?));
         let hard_state = HardState {
-            term: Term(r.varint()?),
+            term: r.term()?,
             vote: r.varint()?,
-            commit: RaftIndex(r.varint()?),
+            commit: r.index()?,
         };
-        let first = RaftIndex(r.varint()?);
-        let log_start = Offset(r.varint()? as i64);
-        let written_out = RaftIndex(r.varint()?);
-        let written_next_offset = Offset(r.varint()? as i64);
-        let write = (r.varint()?, r.varint()?);
-        let next_generation = r.varint()?;
-        let state_at = RaftIndex(r.varint()?);
+        let first = r.index()?;
+        let log_start = r.offset()?;
+        let written_out = r.index()?;
+        let written_next_offset = r.offset()?;
+        let write = (r.number()?, r.number()?);
+        let next_generation = r.number()?;
+        let state_at = r.index()?;
         let rows = r.count(3)?;
         let mut terms = Vec::with_capacity(rows);
         for _ in 0..rows {
             terms.push(TermRow {
-                term: Term(r.varint()?),
-                first: RaftIndex(r.varint()?),
-                start: Offset(r.varint()? as i64),
+                term: r.term()?,
+                first: r.index()?,
+                start: r.offset()?,
             });
         }
         TermTable::from_rows(terms.clone())?;
-        let segments = r.count(24)?;
+        let segments = r.count(25)?;
         let mut manifest = Vec::with_capacity(segments);
         for _ in 0..segments {
             manifest.push(segment::meta(&mut r)?);
         }
+        let extents = extent::get_files(&mut r)?;
         let state_bytes = r.count(1)?;
         let state = Bytes::copy_from_slice(r.take(state_bytes)?);
-        let sound = r.is_empty() && write.1 <= write.0 && written_out <= state_at;
-        sound.then_some(ReplicaFrame {
+        let whole = r.is_empty();
+        let frame = ReplicaFrame {
             id,
             group: GroupId { topic, partition },
             captured,
@@ -168,9 +176,40 @@ impl ReplicaFrame {
             next_generation,
             terms,
             manifest,
+            extents,
             state_at,
             state,
-        })
+        };
+        (whole && frame.is_sound()).then_some(frame)
+    }
+
+    /// What it says fits together: write-out goes on from here without asking again.
+    fn is_sound(&self) -> bool {
+        let follow = self.manifest.windows(2).all(|w| {
+            let (a, b) = (&w[0], &w[1]);
+            a.sealed
+                && a.next_offset == b.base_offset
+                && a.last_index.next() == b.base_index
+                && a.generation < b.generation
+        });
+        let ends = self.manifest.last().is_none_or(|m| {
+            m.next_offset == self.written_next_offset
+                && m.last_index == self.written_out
+                && m.generation < self.next_generation
+                && (m.sealed || m.end <= self.write.1)
+        });
+        let (file, entry_end) = self.write;
+        follow
+            && ends
+            && entry_end <= file
+            && file.is_multiple_of(BLOCK_BYTES as u64)
+            && self.written_out <= self.state_at
+            && self.first <= self.written_out.next()
+            && self
+                .terms
+                .last()
+                .is_none_or(|row| row.term <= self.hard_state.term)
+            && self.manifest.iter().all(SegmentMeta::is_sound)
     }
 }
 
@@ -200,6 +239,7 @@ pub fn generations(names: &[String], shard: u32) -> Vec<u64> {
     let mut found: Vec<u64> = names
         .iter()
         .filter_map(|n| n.strip_prefix(&prefix)?.parse().ok())
+        .filter(|g| *g <= LARGEST)
         .collect();
     found.sort_unstable();
     found
@@ -277,7 +317,7 @@ pub fn load(bytes: &[u8], owner: Owner, into: &mut Loaded) {
                 waiting.push((ReplicaId(id), None));
             }
             COMMIT => {
-                let Some(sequence) = Reader::new(body).varint() else {
+                let Some(sequence) = Reader::new(body).number() else {
                     break;
                 };
                 for (id, frame) in waiting.drain(..) {
@@ -356,12 +396,20 @@ mod tests {
                 base_index: RaftIndex(1),
                 generation: 2,
                 end: 5000,
+                extent_bytes: 70_000,
                 last_index: RaftIndex(written),
                 next_offset: Offset(written as i64 * 2),
                 max_timestamp: 7,
                 created_ms: 1,
                 sealed: false,
                 rows: vec![],
+            }],
+            extents: vec![ExtentFile {
+                id: extent::ExtentFileId {
+                    boot_epoch: BootEpoch(2),
+                    number: 1,
+                },
+                last_index: RaftIndex(written),
             }],
             state_at: RaftIndex(written + 2),
             state: Bytes::from_static(b"opaque"),

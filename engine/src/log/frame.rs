@@ -6,11 +6,12 @@
 
 use bytes::{BufMut, Bytes, BytesMut};
 
+use super::extent::Extent;
 use crate::batch::{BatchHeader, HEADER_BYTES as BATCH_HEADER_BYTES, LENGTH_PREFIX_BYTES};
 use crate::limits::BLOCK_BYTES;
 use crate::types::*;
 
-const SERVICE_MAGIC: u8 = 0x7e;
+pub const SERVICE_MAGIC: u8 = 0x7e;
 const PAD_KIND: u8 = 0xff;
 const DAMAGED_KIND: u8 = 0xfe;
 const SERVICE_HEADER_BYTES: usize = 17 + 4 + 1 + 8 + 8;
@@ -23,6 +24,11 @@ pub enum Frame {
     Batch(BatchHeader),
     /// Takes an index, and is no batch.
     Service {
+        total_bytes: usize,
+    },
+    /// A batch in an extent file (L7).
+    Extent {
+        extent: Extent,
         total_bytes: usize,
     },
     /// Entries `index..` up to `next_offset` that are lost.
@@ -90,7 +96,13 @@ fn service(frame: &[u8]) -> Option<Frame> {
             next_offset: Offset(i64::from_be_bytes(frame.get(38..46)?.try_into().ok()?)),
             total_bytes,
         }),
-        kind => EntryKind::from_u8(kind).map(|_| Frame::Service { total_bytes }),
+        kind => match EntryKind::from_u8(kind)? {
+            EntryKind::Extent => Some(Frame::Extent {
+                extent: Extent::decode(&frame[SERVICE_HEADER_BYTES..])?,
+                total_bytes,
+            }),
+            _ => Some(Frame::Service { total_bytes }),
+        },
     }
 }
 

@@ -6,8 +6,10 @@ use std::rc::Rc;
 
 use bytes::Bytes;
 
-use super::reader::segment_for;
-use super::shard::{Discarded, Inner, Replica};
+use super::readahead::Patience;
+use super::reader::{Source, segment_for};
+use super::segment::IndexRow;
+use super::shard::{Discarded, Inner, Replica, Trash};
 use super::{LogError, LogPolicy, PendingRead, Read};
 use crate::limits::*;
 use crate::types::*;
@@ -118,10 +120,17 @@ impl ReplicaLog {
         s.log_start = start.min(s.high_watermark);
         s.frame_dirty = true;
         let gone = s.trim_segments();
+        let first = s.first;
+        let extents = s.extents.trim_to(first);
+        let directory = self.inner.files.directory(s.group, s.id);
         let mut checkpoint = self.inner.checkpoint.borrow_mut();
         checkpoint
             .trash
             .extend(gone.into_iter().map(Discarded::trimmed));
+        let paths = extents.iter().map(|f| directory.join(f.file_name()));
+        checkpoint
+            .trash
+            .extend(paths.map(|p| Discarded::of(Trash::Extents(p))));
         self.inner.janitor.notify();
     }
 
@@ -159,18 +168,35 @@ impl ReplicaLog {
             return Read::Later(PendingRead {
                 files: self.inner.files.clone(),
                 group: s.group,
-                segment: segment.clone(),
+                source: Source::Segment(segment.clone()),
                 from,
                 max_bytes,
                 bound,
                 epochs: s.terms.epochs_from(from),
             });
         }
+        if let Some(extent) = s.slots[first].extent() {
+            if s.slots[first].header.next_offset > bound {
+                return Read::Ready(Vec::new());
+            }
+            return Read::Later(PendingRead {
+                files: self.inner.files.clone(),
+                group: s.group,
+                source: Source::Extent {
+                    directory: self.inner.files.directory(s.group, s.id),
+                    extent,
+                },
+                from,
+                max_bytes,
+                bound,
+                epochs: Vec::new(),
+            });
+        }
         let mut batches = Vec::new();
         let mut room = max_bytes;
         for slot in s.slots.iter().skip(first) {
             let h = &slot.header;
-            if h.next_offset > bound {
+            if h.next_offset > bound || h.kind == EntryKind::Extent {
                 break;
             }
             if h.kind != EntryKind::Batch {
@@ -205,7 +231,7 @@ impl ReplicaLog {
     ) -> Result<Option<Vec<Bytes>>, LogError> {
         match self.read(from, max_bytes, bound) {
             Read::Ready(batches) => Ok(Some(batches)),
-            Read::Later(read) => read.run().await.map(Some),
+            Read::Later(read) => read.run(Patience::Endless, usize::MAX).await.map(Some),
             Read::OutOfRange => Ok(None),
             Read::Damaged { to } => Err(LogError::Damaged {
                 group: self.group(),
@@ -226,14 +252,11 @@ impl ReplicaLog {
             if segment.meta.borrow().max_timestamp < ts {
                 continue;
             }
-            self.inner.files.load_rows(&segment).await?;
-            let rows = segment.rows(|rows| {
-                rows.iter()
-                    .filter(|r| r.max_timestamp >= ts)
-                    .copied()
-                    .collect::<Vec<_>>()
-            });
-            for row in rows.unwrap_or_default() {
+            let late = |rows: &[IndexRow]| {
+                let late = rows.iter().filter(|r| r.max_timestamp >= ts);
+                late.copied().collect::<Vec<_>>()
+            };
+            for row in self.inner.files.rows(&segment, late).await {
                 let start = self.state.borrow().log_start;
                 if let Some(found) = self
                     .scan_for(row.offset.max(start), bound, |h| h.max_timestamp >= ts)
@@ -243,14 +266,22 @@ impl ReplicaLog {
                 }
             }
         }
-        let s = self.state.borrow();
-        let found = s.slots.iter().find(|slot| {
-            slot.max_timestamp >= ts
-                && slot.header.next_offset > s.log_start
-                && slot.header.next_offset <= bound
-                && slot.data.is_some()
-        });
-        Ok(found.and_then(|slot| slot.data.clone()))
+        let found = {
+            let s = self.state.borrow();
+            let found = s.slots.iter().find(|slot| {
+                slot.max_timestamp >= ts
+                    && slot.header.next_offset > s.log_start
+                    && slot.header.next_offset <= bound
+                    && slot.data.is_some()
+            });
+            match found {
+                None => return Ok(None),
+                Some(slot) if slot.header.kind == EntryKind::Batch => return Ok(slot.data.clone()),
+                Some(slot) => slot.header.base_offset,
+            }
+        };
+        let batches = self.read_whole(found, 1, bound).await?;
+        Ok(batches.and_then(|b| b.into_iter().next()))
     }
 
     /// The first batch of those with the largest timestamp below `bound`.

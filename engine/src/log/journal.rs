@@ -256,7 +256,7 @@ impl Journal {
             e,
             carried,
         );
-        self.open.bulk |= !carried && matches!(e.kind, EntryKind::Batch | EntryKind::Command);
+        self.open.bulk |= !carried && (e.kind.is_batch() || e.kind == EntryKind::Command);
         let runs = &mut self.open.directory.runs;
         let extends = slot.0 == self.open.lsn && {
             let run = &runs[slot.1];
@@ -286,6 +286,14 @@ impl Journal {
     pub fn wants_voucher(&self) -> bool {
         self.unvouched
             && !self.failed
+            && self.not_completed == 0
+            && self.closed.is_empty()
+            && self.open.records.is_empty()
+    }
+
+    /// Nothing waits or is on its way, and the last commit with records has one behind it that vouches for it.
+    pub fn is_vouched(&self) -> bool {
+        !self.unvouched
             && self.not_completed == 0
             && self.closed.is_empty()
             && self.open.records.is_empty()

@@ -3,8 +3,8 @@
 //! A replica's records go into the shard's one journal and stay in memory; acknowledgements wait for the journal's `durable_lsn`. In the background committed
 //! entries are written out to segments, and checkpoints let the journal go of its old blocks. Readers take from memory what is there and from segments what isn't.
 //!
-//! Reading order: [`record`] and [`block`] (what a commit looks like), [`journal`] (how commits are made), [`replica`] (a log in memory), [`writeout`], [`segment`]
-//! and [`reader`] (on disk), [`checkpoint`] and [`janitor`] (letting go), [`space`] (a disk that fills), [`replay`], [`recovered`] and [`recovery`] (coming back), [`shard`] and [`handle`] (what the crates above call).
+//! Reading order: [`record`] and [`block`] (what a commit looks like), [`journal`] (how commits are made), [`replica`] (a log in memory), [`writeout`], [`segment`],
+//! [`extent`] and [`reader`] (on disk), [`checkpoint`] and [`janitor`] (letting go), [`space`] (a disk that fills), [`replay`], [`recovered`] and [`recovery`] (coming back), [`shard`] and [`handle`] (what the crates above call).
 //!
 //! Bounds are in [`crate::limits`]. All state of a shard is changed by synchronous functions; tasks do the waiting.
 
@@ -18,13 +18,16 @@ use crate::types::*;
 pub mod block;
 mod checkpoint;
 pub mod directory;
+mod extent;
 mod files;
 mod frame;
 mod handle;
 mod janitor;
 mod journal;
+mod lru;
 mod node_file;
 mod notify;
+mod readahead;
 mod reader;
 pub mod record;
 mod recovered;
@@ -39,7 +42,13 @@ mod terms;
 mod wire;
 mod writeout;
 
+/// What the fuzz targets need of the inside: decoders of bytes from the disk, and encoders that make something to decode.
+#[doc(hidden)]
+pub mod door;
+
+pub use extent::Extent;
 pub use handle::ReplicaLog;
+pub use readahead::Patience;
 pub use reader::PendingRead;
 pub use recovery::{RecoveredShard, Recovery, RecoveryReport, recover};
 pub use shard::{Restored, ShardLog};

@@ -15,7 +15,7 @@ use crate::types::*;
 
 const MAGIC: u32 = u32::from_le_bytes(*b"TRN1");
 /// Raised when an older Tailrace couldn't read what this one writes.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NodeFile {
@@ -25,7 +25,7 @@ pub struct NodeFile {
 }
 
 impl NodeFile {
-    fn encode(&self) -> BytesMut {
+    pub fn encode(&self) -> BytesMut {
         let mut out = BytesMut::new();
         out.put_u32_le(MAGIC);
         out.put_u32_le(0);
@@ -37,7 +37,7 @@ impl NodeFile {
         out
     }
 
-    fn decode(bytes: &[u8]) -> Option<(u32, NodeFile)> {
+    pub fn decode(bytes: &[u8]) -> Option<(u32, NodeFile)> {
         let mut r = Reader::new(bytes);
         if r.u32()? != MAGIC {
             return None;
@@ -46,7 +46,7 @@ impl NodeFile {
         let version = r.u32()?;
         let node = NodeFile {
             directory_id: r.u64()?,
-            boot_epoch: BootEpoch(r.u64()?),
+            boot_epoch: BootEpoch(r.long()?),
         };
         (crc32c::crc32c(&bytes[8..28]) == stored).then_some((version, node))
     }
@@ -86,6 +86,14 @@ pub async fn raise_boot_epoch(data_dir: &Path) -> Result<NodeFile, LogError> {
                 path,
                 why: format!(
                     "written by a newer Tailrace (data format {version}, this one knows {VERSION}); run that version or choose another directory"
+                ),
+            });
+        }
+        if version < VERSION {
+            return Err(LogError::Format {
+                path,
+                why: format!(
+                    "written by an early Tailrace (data format {version}, this one knows {VERSION} only); read it with that version, or choose another directory"
                 ),
             });
         }

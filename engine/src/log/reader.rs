@@ -2,18 +2,25 @@
 //!
 //! A read goes to one segment. It begins at a row of the sparse index, walks the frames to the asked offset and takes whole batches from there on, the
 //! first one always. Where a frame is broken or a batch's CRC is wrong, the walk looks for the next sound batch: an offset inside the damage is
-//! answered by its name ([`LogError::Damaged`]), one behind it is served.
+//! answered by its name ([`LogError::Damaged`]), one behind it is served. A batch in an extent (L7) is read when the walk comes to it.
+//!
+//! All memory is leased before it is read into, and belongs to the batches that are given out ([`super::readahead`]). A read waits for memory only while it holds none; later it
+//! ends with what it has.
 
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use bytes::{Bytes, BytesMut};
 
 use super::block::MAX_BLOCK_BYTES;
+use super::extent::{self, Extent};
 use super::frame::{self, Frame, Parsed};
+use super::readahead::Patience;
 use super::segment::{IndexRow, Segment, row_for_offset};
 use super::{LogError, files::Files};
 use crate::batch::{Batch, BatchHeader, HEADER_BYTES};
-use crate::limits::{READ_AHEAD_MAX_BYTES, READ_AHEAD_MIN_BYTES};
+use crate::limits::{COPY_OUT_BYTES, READ_AHEAD_MAX_BYTES, READ_AHEAD_MIN_BYTES};
+use crate::memory::attach;
 use crate::types::*;
 
 /// No frame is longer: it came through one commit of the journal. A length beyond that is rot.
@@ -23,7 +30,7 @@ const FRAME_MAX_BYTES: usize = MAX_BLOCK_BYTES;
 pub struct PendingRead {
     pub(crate) files: Rc<Files>,
     pub(crate) group: GroupId,
-    pub(crate) segment: Rc<Segment>,
+    pub(crate) source: Source,
     pub(crate) from: Offset,
     pub(crate) max_bytes: usize,
     pub(crate) bound: Offset,
@@ -31,103 +38,292 @@ pub struct PendingRead {
     pub(crate) epochs: Vec<(Offset, LeaderEpoch)>,
 }
 
+/// Where a read begins.
+#[derive(Clone)]
+pub(crate) enum Source {
+    Segment(Rc<Segment>),
+    Extent { directory: PathBuf, extent: Extent },
+}
+
 impl PendingRead {
-    /// The batches, in order, all of them below the bound; empty when none lies between `from` and the bound in this segment.
-    pub async fn run(self) -> Result<Vec<Bytes>, LogError> {
-        let segment = self.segment.clone();
-        let found = self.read_on().await;
-        // Whatever a segment seemed to be that was being removed meanwhile: it isn't damage.
-        match found {
-            Err(_) if segment.gone.get() => Err(LogError::Trimmed),
-            found => found,
+    /// Bytes that the answer takes, about.
+    pub fn bytes(&self) -> usize {
+        match &self.source {
+            Source::Segment(_) => self.max_bytes,
+            Source::Extent { extent, .. } => extent.total_bytes(),
         }
     }
 
-    async fn read_on(self) -> Result<Vec<Bytes>, LogError> {
-        self.files.load_rows(&self.segment).await?;
-        let row = self
-            .segment
-            .rows(|rows| row_for_offset(rows, self.from))
-            .flatten();
+    /// Runs to the end, however large the first batch is. The batches hold their memory themselves.
+    ///
+    /// With patience it waits for memory: only for who holds none. What there is no memory for in time is not given, nor is a first batch above `largest` bytes.
+    pub async fn run(self, patience: Patience, largest: usize) -> Result<Vec<Bytes>, LogError> {
+        match &self.source {
+            Source::Segment(segment) => {
+                let found = self.run_in(segment, patience, largest).await;
+                // Whatever a segment seemed to be that was being removed meanwhile: it isn't damage.
+                match found {
+                    Err(_) if segment.gone.get() => Err(LogError::Trimmed),
+                    found => found,
+                }
+            }
+            Source::Extent { directory, extent } => {
+                self.read_extent(directory, extent, patience, largest).await
+            }
+        }
+    }
+
+    /// The batch of an extent, when it is the first.
+    async fn read_extent(
+        &self,
+        directory: &Path,
+        extent: &Extent,
+        patience: Patience,
+        largest: usize,
+    ) -> Result<Vec<Bytes>, LogError> {
+        if extent.total_bytes() > largest {
+            return Ok(Vec::new());
+        }
+        let bytes = extent::memory_bytes(extent);
+        let Some(memory) = self.files.reads.memory(bytes, patience).await else {
+            return Ok(Vec::new());
+        };
+        match extent::read(&self.files, directory, extent, memory).await? {
+            Some(batch) => Ok(vec![batch]),
+            None => {
+                let h = extent.header();
+                let path = directory.join(extent.file.file_name());
+                Err(self.damaged(&path, h.base_offset, h.next_offset()))
+            }
+        }
+    }
+
+    fn damaged(&self, path: &Path, from: Offset, to: Offset) -> LogError {
+        self.files.damage_found(self.group, path, from, to);
+        LogError::Damaged {
+            group: self.group,
+            from,
+            to,
+        }
+    }
+
+    async fn run_in(
+        &self,
+        segment: &Rc<Segment>,
+        patience: Patience,
+        largest: usize,
+    ) -> Result<Vec<Bytes>, LogError> {
+        let find = |rows: &[IndexRow]| row_for_offset(rows, self.from);
+        let row = self.files.rows(segment, find).await;
         let Some(row) = row else {
             return Ok(Vec::new());
         };
         let mut walk = Walk::new(self.from, self.max_bytes, self.bound);
         walk.expected = Some(row.offset);
         walk.epochs = self.epochs.clone();
-        self.walk(&mut walk, row).await?;
+        if let Some((directory, extent)) = self.walk(segment, &mut walk, row, patience).await? {
+            return self
+                .read_extent(&directory, &extent, patience, largest)
+                .await;
+        }
         match walk.damaged {
-            Some(_) if walk.batches.is_empty() && self.segment.gone.get() => Err(LogError::Trimmed),
+            Some(_) if walk.batches.is_empty() && segment.gone.get() => Err(LogError::Trimmed),
             Some((from, to)) if walk.batches.is_empty() => {
-                let to = to
-                    .unwrap_or_else(|| self.offset_after(row))
-                    .max(Offset(from.0 + 1));
-                self.files
-                    .damage_found(self.group, &self.segment.path, from, to);
-                Err(LogError::Damaged {
-                    group: self.group,
-                    from,
-                    to,
-                })
+                let to = match to {
+                    Some(to) => to,
+                    None => self.offset_after(segment, row).await,
+                };
+                let to = to.max(Offset(from.0 + 1));
+                Err(self.damaged(&segment.path, from, to))
             }
             _ => Ok(walk.batches),
         }
     }
 
     /// Where the log can be read again behind the stretch of `row`.
-    fn offset_after(&self, row: IndexRow) -> Offset {
-        let next = self
-            .segment
-            .rows(|rows| rows.iter().find(|r| r.position > row.position).copied());
-        next.flatten()
-            .map_or_else(|| self.segment.meta.borrow().next_offset, |r| r.offset)
+    async fn offset_after(&self, segment: &Rc<Segment>, row: IndexRow) -> Offset {
+        let after = |rows: &[IndexRow]| rows.iter().find(|r| r.position > row.position).copied();
+        let next = self.files.rows(segment, after).await;
+        next.map_or_else(|| segment.meta.borrow().next_offset, |r| r.offset)
     }
 
-    async fn walk(&self, walk: &mut Walk, row: IndexRow) -> Result<(), LogError> {
-        let file = self.files.open_segment(&self.segment).await?;
-        let end = self.segment.meta.borrow().end;
-        let mut position = row.position;
-        let mut buffer = Bytes::new();
-        let mut want = self
-            .max_bytes
-            .clamp(READ_AHEAD_MIN_BYTES, READ_AHEAD_MAX_BYTES);
+    /// Walks from `row` on. Gives the extent of a first batch, and its directory; nothing is held any more then.
+    async fn walk(
+        &self,
+        segment: &Rc<Segment>,
+        walk: &mut Walk,
+        row: IndexRow,
+        patience: Patience,
+    ) -> Result<Option<(PathBuf, Extent)>, LogError> {
+        walk.end_offset = segment.meta.borrow().next_offset;
+        let mut view = View {
+            read: self,
+            segment,
+            end: segment.meta.borrow().end,
+            want: self
+                .max_bytes
+                .clamp(READ_AHEAD_MIN_BYTES, READ_AHEAD_MAX_BYTES)
+                .max(self.files.stream_bytes(segment, row.position)),
+            position: row.position,
+            buffer: Bytes::new(),
+            behind: 0,
+        };
+        let mut need = frame::FRAME_PREFIX_BYTES;
         loop {
-            let left = usize::try_from(end.saturating_sub(position)).unwrap_or(usize::MAX);
-            let goal = want.min(left);
-            if buffer.len() < goal {
-                let (have, ask) = (buffer.len(), goal - buffer.len());
-                let more = self
-                    .files
-                    .read(&file, &self.segment.path, position + have as u64, ask)
-                    .await?;
-                if more.len() < ask {
+            let patience = if walk.batches.is_empty() {
+                patience
+            } else {
+                Patience::Never
+            };
+            match view.fill(need, patience).await? {
+                Filled::Yes => {}
+                Filled::NoMemory => break,
+                Filled::Short => {
                     // The file is shorter than the checkpoint says: what is missing is damage.
                     walk.damaged
                         .get_or_insert((walk.next_offset().max(self.from), None));
-                    return Ok(());
+                    break;
                 }
-                buffer = join(buffer, more);
             }
             let mut at = 0;
-            let step = walk.take(&buffer, &mut at, buffer.len() == left);
-            position += at as u64;
-            let _ = buffer.split_to(at);
+            let last = view.buffer.len() as u64 == view.left();
+            let step = walk.take(&view.buffer, &mut at, last);
+            view.step_over(at);
             match step {
-                Step::Done => return Ok(()),
-                Step::More(bytes) => want = bytes.max(READ_AHEAD_MIN_BYTES),
+                Step::Done => break,
+                Step::Extent { extent, bytes } => {
+                    let directory = segment.path.parent();
+                    let directory = directory.expect("a segment lies in a directory");
+                    if walk.batches.is_empty() {
+                        return Ok(Some((directory.to_owned(), *extent)));
+                    }
+                    let memory = self.files.reads.memory_now(extent::memory_bytes(&extent));
+                    let Some(memory) = memory else { break };
+                    let batch = extent::read(&self.files, directory, &extent, memory).await?;
+                    if !walk.take_extent(&extent, batch) {
+                        break;
+                    }
+                    view.step_over(bytes);
+                    need = frame::FRAME_PREFIX_BYTES;
+                }
+                Step::More(bytes) => need = bytes,
             }
+        }
+        self.files
+            .went(segment, row.position, view.position, view.end);
+        let behind = view.behind;
+        drop(view);
+        self.copy_out(&mut walk.batches, behind);
+        Ok(None)
+    }
+
+    /// A few bytes must not keep a large buffer in memory.
+    fn copy_out(&self, batches: &mut [Bytes], behind: usize) {
+        let bytes: usize = batches.iter().map(Bytes::len).sum();
+        if bytes > COPY_OUT_BYTES || 2 * bytes >= behind {
+            return;
+        }
+        let Some(memory) = self.files.reads.memory_now(bytes as u64) else {
+            return;
+        };
+        let mut copy = BytesMut::with_capacity(bytes);
+        batches.iter().for_each(|b| copy.extend_from_slice(b));
+        let copy = attach(memory, copy);
+        let mut at = 0;
+        for b in batches {
+            let end = at + b.len();
+            *b = copy.slice(at..end);
+            at = end;
         }
     }
 }
 
-fn join(front: Bytes, back: Bytes) -> Bytes {
-    if front.is_empty() {
-        return back;
+/// The bytes of a segment at the place that a walk has come to.
+struct View<'a> {
+    read: &'a PendingRead,
+    segment: &'a Rc<Segment>,
+    end: u64,
+    /// How much to read at a time.
+    want: usize,
+    position: u64,
+    /// From `position` on.
+    buffer: Bytes,
+    /// Bytes of all the buffers so far.
+    behind: usize,
+}
+
+enum Filled {
+    Yes,
+    NoMemory,
+    Short,
+}
+
+impl View<'_> {
+    fn left(&self) -> u64 {
+        self.end.saturating_sub(self.position)
     }
-    let mut both = BytesMut::with_capacity(front.len() + back.len());
-    both.extend_from_slice(&front);
-    both.extend_from_slice(&back);
-    both.freeze()
+
+    fn step_over(&mut self, bytes: usize) {
+        self.position += bytes as u64;
+        let _ = self.buffer.split_to(bytes);
+    }
+
+    /// Gets at least `need` bytes into the buffer, or all that are left. A frame that lies in two ranges is put together in a buffer of its own.
+    async fn fill(&mut self, need: usize, patience: Patience) -> Result<Filled, LogError> {
+        let files = &self.read.files;
+        let need = usize::try_from(self.left()).unwrap_or(usize::MAX).min(need);
+        while self.buffer.len() < need {
+            let have = self.buffer.len();
+            let at = self.position + have as u64;
+            let now = if have == 0 { patience } else { Patience::Never };
+            let piece = files
+                .range(self.segment, at, self.want, self.end, now)
+                .await?;
+            let joined = match piece {
+                Some(p) if p.bytes.is_empty() => return Ok(Filled::Short),
+                Some(p) if have == 0 => {
+                    self.behind += p.behind;
+                    self.buffer = p.bytes;
+                    continue;
+                }
+                Some(p) => self.join(&p.bytes, need),
+                None => None,
+            };
+            match joined {
+                Some(joined) => {
+                    self.behind += joined.len();
+                    self.buffer = joined;
+                }
+                None => {
+                    // Nothing is held while it waits.
+                    self.buffer = Bytes::new();
+                    let all = files
+                        .range_alone(self.segment, self.position, need, patience)
+                        .await?;
+                    let Some(all) = all else {
+                        return Ok(Filled::NoMemory);
+                    };
+                    self.behind += all.len();
+                    self.buffer = all;
+                    if self.buffer.len() < need {
+                        return Ok(Filled::Short);
+                    }
+                }
+            }
+        }
+        Ok(Filled::Yes)
+    }
+
+    /// What is in the buffer and as much of `more` as is needed. `None`: there is no memory for it.
+    fn join(&self, more: &Bytes, need: usize) -> Option<Bytes> {
+        let more = &more[..more.len().min(need - self.buffer.len())];
+        let bytes = self.buffer.len() + more.len();
+        let memory = self.read.files.reads.memory_now(bytes as u64)?;
+        let mut both = BytesMut::with_capacity(bytes);
+        both.extend_from_slice(&self.buffer);
+        both.extend_from_slice(more);
+        Some(attach(memory, both))
+    }
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -135,6 +331,11 @@ enum Step {
     Done,
     /// This many bytes, from the place reached, are needed for the next frame.
     More(usize),
+    /// The frame at the place reached, so many bytes long, names this extent, which is wanted.
+    Extent {
+        extent: Box<Extent>,
+        bytes: usize,
+    },
 }
 
 /// Takes frames one after the other; pure.
@@ -149,6 +350,8 @@ struct Walk {
     expected: Option<Offset>,
     /// Where the leader epochs begin; none: not checked.
     epochs: Vec<(Offset, LeaderEpoch)>,
+    /// What follows the segment's last batch, by its manifest.
+    end_offset: Offset,
 }
 
 impl Walk {
@@ -162,6 +365,7 @@ impl Walk {
             damaged: None,
             expected: None,
             epochs: Vec::new(),
+            end_offset: Offset(0),
         }
     }
 
@@ -174,11 +378,14 @@ impl Walk {
         loop {
             let rest = &buffer[*at..];
             if rest.is_empty() {
-                return if last {
-                    Step::Done
-                } else {
-                    Step::More(frame::FRAME_PREFIX_BYTES)
-                };
+                if !last {
+                    return Step::More(frame::FRAME_PREFIX_BYTES);
+                }
+                // Frames that don't belong here can fill the place of batches: a segment that ends too early is damaged.
+                if self.batches.is_empty() && self.from < self.end_offset {
+                    self.damaged = Some((self.next_offset(), Some(self.end_offset)));
+                }
+                return Step::Done;
             }
             let step = match frame::parse(rest) {
                 Parsed::Frame(Frame::Batch(h)) if h.total_bytes <= rest.len() => {
@@ -189,7 +396,7 @@ impl Walk {
                             continue;
                         }
                         Taken::Stop => return Step::Done,
-                        Taken::Broken => None,
+                        Taken::Broken | Taken::Wanted => None,
                     }
                 }
                 Parsed::Frame(Frame::Batch(h)) if h.total_bytes > FRAME_MAX_BYTES => None,
@@ -204,6 +411,8 @@ impl Walk {
                     next_offset,
                     total_bytes,
                 }) => {
+                    // The offset at its front has no CRC.
+                    let base_offset = self.expected.unwrap_or(base_offset);
                     if next_offset > self.from && base_offset < next_offset {
                         self.damaged = Some((base_offset, Some(next_offset)));
                         return Step::Done;
@@ -212,6 +421,23 @@ impl Walk {
                     *at += total_bytes;
                     continue;
                 }
+                Parsed::Frame(Frame::Extent {
+                    extent,
+                    total_bytes,
+                }) => match self.extent(&extent.header()) {
+                    Taken::Next => {
+                        *at += total_bytes;
+                        continue;
+                    }
+                    Taken::Stop => return Step::Done,
+                    Taken::Wanted => {
+                        return Step::Extent {
+                            extent: Box::new(extent),
+                            bytes: total_bytes,
+                        };
+                    }
+                    Taken::Broken => None,
+                },
                 Parsed::Frame(Frame::Service { total_bytes, .. } | Frame::Pad { total_bytes }) => {
                     *at += total_bytes;
                     continue;
@@ -258,6 +484,37 @@ impl Walk {
         Taken::Next
     }
 
+    /// Whether a batch in an extent is the next one that is wanted.
+    fn extent(&mut self, h: &BatchHeader) -> Taken {
+        if self.expected.is_some_and(|e| e != h.base_offset) || !self.epoch_is_right(h) {
+            return Taken::Broken;
+        }
+        if h.next_offset() <= self.from {
+            self.expected = Some(h.next_offset());
+            return Taken::Next;
+        }
+        let no_room = !self.batches.is_empty() && h.total_bytes > self.room;
+        if no_room || h.next_offset() > self.bound {
+            return Taken::Stop;
+        }
+        Taken::Wanted
+    }
+
+    /// Takes what was read of a wanted extent; `None` is damage. `false`: the walk ends here.
+    fn take_extent(&mut self, extent: &Extent, batch: Option<Bytes>) -> bool {
+        let h = extent.header();
+        let Some(batch) = batch else {
+            if self.batches.is_empty() {
+                self.damaged = Some((h.base_offset, Some(h.next_offset())));
+            }
+            return false;
+        };
+        self.expected = Some(h.next_offset());
+        self.room = self.room.saturating_sub(batch.len());
+        self.batches.push(batch);
+        true
+    }
+
     fn epoch_is_right(&self, h: &BatchHeader) -> bool {
         let after = self
             .epochs
@@ -275,15 +532,8 @@ impl Walk {
             return Resync::Stop;
         }
         let sound = (*at + 1..(buffer.len() + 1).saturating_sub(HEADER_BYTES)).find_map(|p| {
-            if buffer[p + 16] != 2 {
-                return None;
-            }
-            let h = BatchHeader::parse(&buffer[p..]).ok()?;
-            let end = p
-                .checked_add(h.total_bytes)
-                .filter(|e| *e <= buffer.len())?;
-            let follows = h.base_offset >= lost_from;
-            (follows && Batch::check(buffer.slice(p..end)).is_ok()).then_some((p, h.base_offset))
+            let base = sound_batch_at(buffer, p)?;
+            (base >= lost_from).then_some((p, base))
         });
         match sound {
             Some((p, base)) if base <= self.from => {
@@ -303,6 +553,25 @@ impl Walk {
     }
 }
 
+/// The base offset of the sound batch, or the sound name of one in an extent, that begins at `p`.
+fn sound_batch_at(buffer: &Bytes, p: usize) -> Option<Offset> {
+    match buffer[p + 16] {
+        2 => {
+            let h = BatchHeader::parse(&buffer[p..]).ok()?;
+            let end = p
+                .checked_add(h.total_bytes)
+                .filter(|e| *e <= buffer.len())?;
+            let sound = Batch::check(buffer.slice(p..end)).is_ok();
+            sound.then_some(h.base_offset)
+        }
+        frame::SERVICE_MAGIC => match frame::parse(&buffer[p..]) {
+            Parsed::Frame(Frame::Extent { extent, .. }) => Some(extent.header().base_offset),
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
 enum Resync {
     Found,
     Stop,
@@ -313,6 +582,8 @@ enum Resync {
 enum Taken {
     Next,
     Stop,
+    /// Its bytes must be read.
+    Wanted,
     Broken,
 }
 

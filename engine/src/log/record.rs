@@ -6,7 +6,9 @@
 use bytes::{BufMut, Bytes, BytesMut};
 use uuid::Uuid;
 
+use super::extent::Extent;
 use super::wire::Reader;
+use crate::batch::BatchHeader;
 use crate::types::*;
 
 const HARD_STATE: u8 = 1;
@@ -113,20 +115,23 @@ fn one(bytes: &Bytes, at: usize) -> Option<(ReplicaId, Record, usize)> {
     let end = body_at + length;
     let record = match kind {
         HARD_STATE => Record::HardState(HardState {
-            term: Term(b.u64()?),
+            term: b.long_term()?,
             vote: b.u64()?,
-            commit: RaftIndex(b.u64()?),
+            commit: RaftIndex(b.long()?),
         }),
         APPEND | CARRY => {
-            let commit = RaftIndex(b.u64()?);
+            let commit = RaftIndex(b.long()?);
             let entry = Entry {
-                index: RaftIndex(b.u64()?),
-                term: Term(b.u64()?),
+                index: RaftIndex(b.long()?),
+                term: b.long_term()?,
                 kind: EntryKind::from_u8(b.u8()?)?,
-                base_offset: Offset(b.i64()?),
-                next_offset: Offset(b.i64()?),
+                base_offset: Offset(b.long()? as i64),
+                next_offset: Offset(b.long()? as i64),
                 data: bytes.slice(body_at + b.position()..end),
             };
+            if !makes_sense(&entry) {
+                return None;
+            }
             if kind == APPEND {
                 Record::Append { commit, entry }
             } else {
@@ -148,9 +153,27 @@ fn one(bytes: &Bytes, at: usize) -> Option<(ReplicaId, Record, usize)> {
     Some((replica, record, end))
 }
 
+/// A batch (in an extent or not) is one, and lies at its entry's offsets; everything else takes none. (The batch's own CRC isn't looked at: the commit's covers it.)
+fn makes_sense(e: &Entry) -> bool {
+    let header = match e.kind {
+        EntryKind::Batch => BatchHeader::parse(&e.data)
+            .ok()
+            .filter(|h| h.total_bytes == e.data.len()),
+        EntryKind::Extent => Extent::decode(&e.data).map(|extent| extent.header()),
+        _ => return e.index.0 > 0 && e.base_offset == e.next_offset,
+    };
+    let lies_there = |h: BatchHeader| {
+        h.base_offset == e.base_offset
+            && h.last_offset_delta >= 0
+            && h.next_offset() == e.next_offset
+    };
+    e.index.0 > 0 && header.is_some_and(lies_there)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::batch::testing;
     use proptest::prelude::*;
 
     #[test]
@@ -161,7 +184,7 @@ mod tests {
             kind: EntryKind::Batch,
             base_offset: Offset(10),
             next_offset: Offset(12),
-            data: Bytes::from_static(b"a batch"),
+            data: testing::batch(2, 10, None).stamped(Offset(10), LeaderEpoch(2)),
         };
         let hard_state = HardState {
             term: Term(2),

@@ -9,8 +9,20 @@ use bytes::Bytes;
 
 use super::checkpoint::ReplicaFrame;
 use super::directory::Run;
+use super::replay::READ_BYTES;
 use super::replica::Slot;
 use crate::types::*;
+
+/// An entry's bytes lie in a window of [`READ_BYTES`] that was read of the journal. One smaller than half of it is copied: it must not keep the whole window in memory.
+const COPIED_BELOW_BYTES: usize = READ_BYTES / 2;
+
+fn slot_of(entry: &Entry, lsn: Lsn) -> Slot {
+    let mut slot = Slot::of(entry, lsn);
+    if entry.data.len() < COPIED_BELOW_BYTES {
+        slot.data = Some(Bytes::copy_from_slice(&entry.data));
+    }
+    slot
+}
 
 /// A replica put together from its checkpoint frame and the journals.
 pub(crate) struct RecoveredReplica {
@@ -63,6 +75,7 @@ impl RecoveredReplica {
             next_generation: 1,
             terms: Vec::new(),
             manifest: Vec::new(),
+            extents: Vec::new(),
             state_at: RaftIndex(0),
             state,
         };
@@ -93,6 +106,11 @@ impl RecoveredReplica {
             .get_mut(usize::try_from(index.0.checked_sub(first.0)?).ok()?)
     }
 
+    /// Entries between the last one and `index` that must have been there and aren't.
+    pub fn missing_before(&self, index: RaftIndex) -> u64 {
+        index.0.saturating_sub(self.last().next().0)
+    }
+
     /// L1: replaces everything from its index on.
     pub fn append(&mut self, entry: &Entry, at: (BootEpoch, Lsn)) {
         if entry.index <= self.frame.written_out {
@@ -102,7 +120,7 @@ impl RecoveredReplica {
         }
         self.truncate_from(entry.index);
         self.fill_hole(entry, at.0);
-        self.slots.push_back(Slot::of(entry, at.1));
+        self.slots.push_back(slot_of(entry, at.1));
     }
 
     /// L6: a second copy, which replaces nothing.
@@ -111,7 +129,7 @@ impl RecoveredReplica {
             return;
         }
         match self.slot_mut(entry.index) {
-            Some(slot) if slot.header.term == entry.term => *slot = Slot::of(entry, at.1),
+            Some(slot) if slot.header.term == entry.term => *slot = slot_of(entry, at.1),
             _ => self.append(entry, at),
         }
     }
@@ -153,6 +171,7 @@ impl RecoveredReplica {
                 },
                 lsn,
                 max_timestamp: -1,
+                extent_bytes: 0,
                 data: None,
             });
             base_offset = next_offset.max(base_offset);
@@ -238,6 +257,9 @@ impl RecoveredReplica {
             // L4: a term that was voted in may be lost; a sole voter goes on above all that can have been. Each start holds one election.
             let found = self.slots.back().map_or(Term(0), |s| s.header.term);
             let above = found.max(self.frame.hard_state.term).0 + (now.0 - lost_in.0) + 1;
+            if Term(above).leader_epoch().is_none() {
+                return false;
+            }
             self.frame.hard_state.term = Term(above);
             self.frame.hard_state.vote = 0;
         }
@@ -258,7 +280,7 @@ impl RecoveredReplica {
                 && h.next_offset >= offset;
             (term, index, offset) = (h.term, h.index, h.next_offset);
             follows
-        })
+        }) && term <= self.frame.hard_state.term
     }
 
     /// From here on the lsns are another journal's: what is in memory so far belongs to no block of it.
@@ -324,6 +346,22 @@ mod tests {
     }
 
     #[test]
+    fn a_small_entry_keeps_no_window_of_the_journal() {
+        let mut r = recovered();
+        let window = Bytes::from(vec![7; READ_BYTES]);
+        let mut entry = batch_entry(1, 1, 0, 2);
+        for data in [window.slice(100..200), window.slice(..READ_BYTES / 2)] {
+            entry.data = data.clone();
+            r.append(&entry, at(1));
+            r.carry(&entry, at(2));
+            let kept = r.slots[0].data.as_ref().unwrap();
+            assert_eq!(*kept, data);
+            let shared = kept.as_ptr() == data.as_ptr();
+            assert_eq!(shared, data.len() >= COPIED_BELOW_BYTES);
+        }
+    }
+
+    #[test]
     fn lost_entries_take_the_offsets_between_sound_ones() {
         let mut r = recovered();
         assert_eq!(r.lose_run(&run(1, 1, 4, 8), at(2)), 4);
@@ -374,6 +412,7 @@ mod tests {
                 base_index: RaftIndex(1),
                 generation: 1,
                 end: 5000,
+                extent_bytes: 0,
                 last_index: RaftIndex(0),
                 next_offset: Offset(0),
                 max_timestamp: -1,
@@ -382,6 +421,7 @@ mod tests {
                 rows: vec![],
             });
             r.append(&batch_entry(1, term, 0, 2), at(1));
+            r.frame.hard_state.term = Term(term);
             assert!(r.finish(BootEpoch(2)));
             r.frame.manifest[0].sealed
         };

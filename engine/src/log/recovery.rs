@@ -163,6 +163,8 @@ pub(crate) struct RecoveredJournal {
 struct Assembly {
     replicas: BTreeMap<ReplicaId, RecoveredReplica>,
     report: RecoveryReport,
+    /// Entries that may yet be found missing: no more than the journals have room for. Each takes memory.
+    losable: u64,
 }
 
 impl Assembly {
@@ -177,7 +179,7 @@ impl Assembly {
         for record in record::records(records) {
             let Ok((id, record)) = record else {
                 let why = format!(
-                    "commit {lsn} has a record that this Tailrace doesn't know; it was written by a newer version"
+                    "commit {lsn} has a record that this Tailrace can't read; it was written by a newer version, or the journal is to be restored from a backup"
                 );
                 return Err(LogError::Format {
                     path: path.to_owned(),
@@ -205,11 +207,13 @@ impl Assembly {
                     }
                 }
                 Record::Append { commit, entry } => {
+                    take(&mut self.losable, r.missing_before(entry.index), path)?;
                     r.commit = r.commit.max(commit);
                     r.moved_to(journal);
                     r.append(&entry, at);
                 }
                 Record::Carry { commit, entry } => {
+                    take(&mut self.losable, r.missing_before(entry.index), path)?;
                     r.commit = r.commit.max(commit);
                     r.moved_to(journal);
                     r.carry(&entry, at);
@@ -228,7 +232,7 @@ impl Assembly {
         last: Lsn,
         directory: Option<&Directory>,
         path: &Path,
-    ) {
+    ) -> Result<(), LogError> {
         self.report.damaged_commits += last.0 + 1 - first.0;
         // The directory speaks of the last lost commit only.
         if first < last || directory.is_none() {
@@ -237,7 +241,7 @@ impl Assembly {
                 r.suspect = r.suspect.max(Some(boot_epoch));
             }
         }
-        let Some(d) = directory else { return };
+        let Some(d) = directory else { return Ok(()) };
         tracing::error!(path = %path.display(), commit = %last, runs = d.runs.len(), "this commit is damaged; what it held is known");
         let at = (boot_epoch, last);
         for (id, group, state) in &d.created {
@@ -246,6 +250,8 @@ impl Assembly {
         }
         for run in &d.runs {
             if let Some(r) = self.replicas.get_mut(&run.replica) {
+                let missing = r.missing_before(run.last.next());
+                take(&mut self.losable, missing, path)?;
                 r.moved_to(journal);
                 let lost = r.lose_run(run, at);
                 self.report.damaged_entries += lost;
@@ -257,6 +263,7 @@ impl Assembly {
         for id in &d.removed {
             self.replicas.remove(id);
         }
+        Ok(())
     }
 
     /// What the commit with these records held, as the commit after it has to say it.
@@ -313,6 +320,42 @@ impl Assembly {
         }
         d
     }
+}
+
+/// Takes missing entries from what there can have been.
+fn take(losable: &mut u64, missing: u64, path: &Path) -> Result<(), LogError> {
+    let Some(left) = losable.checked_sub(missing) else {
+        let why = format!(
+            "{missing} entries are missing, and no journal has room for so many; restore the journals from a backup"
+        );
+        return Err(LogError::Format {
+            path: path.to_owned(),
+            why,
+        });
+    };
+    *losable = left;
+    Ok(())
+}
+
+/// This start's number is above every other one: else the node file is from before what lies here, and numbers would be used twice.
+fn is_before(
+    found: BootEpoch,
+    node: &NodeFile,
+    cfg: &StoreConfig,
+    by: &Path,
+) -> Result<(), LogError> {
+    if found < node.boot_epoch {
+        return Ok(());
+    }
+    let why = format!(
+        "it says that this is start {}, and {} was written by start {found}: one of them is from before; put back those that belong together",
+        node.boot_epoch,
+        by.display()
+    );
+    Err(LogError::Format {
+        path: cfg.data_dir.join("node"),
+        why,
+    })
 }
 
 pub(crate) fn journal_path(cfg: &StoreConfig, shard: u32) -> PathBuf {
@@ -422,6 +465,7 @@ pub async fn recover(cfg: &StoreConfig) -> Result<Recovery, LogError> {
     let mut assembly = Assembly {
         replicas: BTreeMap::new(),
         report: RecoveryReport::default(),
+        losable: 0,
     };
 
     let shards = u32::from(cfg.shards);
@@ -447,6 +491,8 @@ pub async fn recover(cfg: &StoreConfig) -> Result<Recovery, LogError> {
             holds_replicas.insert(number);
         }
         for f in l.replicas.into_values() {
+            let path = checkpoint::path(&cfg.data_dir, number, generation);
+            is_before(f.captured.0, &node, cfg, &path)?;
             // Of two shards' frames the newer counts: a replica may have changed shards.
             let newer = assembly
                 .replicas
@@ -483,6 +529,10 @@ pub async fn recover(cfg: &StoreConfig) -> Result<Recovery, LogError> {
         let Some(scan) = JournalScan::open(&path, seed).await? else {
             continue;
         };
+        if let Some(last) = scan.superblock.epochs.last() {
+            is_before(last.boot_epoch, &node, cfg, &path)?;
+        }
+        assembly.losable += scan.superblock.size / record::APPEND_OVERHEAD_BYTES as u64;
         let wanted = scan.superblock.checkpoint_sequence;
         // Not a newer one either: with more shards or fewer, older files may hold what the newer ones don't speak of.
         let found = readable.get(&number).is_some_and(|r| r.contains(&wanted));
@@ -666,11 +716,20 @@ async fn replay(
                     last,
                     directory.as_ref(),
                     &scan.path,
-                );
+                )?;
                 newest.insert(*number, Held::Told(directory.unwrap_or_default()));
             }
             Step::End { torn } => {
                 assembly.report.torn_tails += u64::from(torn);
+                let (end, tail) = (&scan.cursor, &scan.superblock.tail);
+                let ahead = end.lap == tail.lap && end.position >= tail.position;
+                let round = end.lap == tail.lap.wrapping_add(1) && end.position <= tail.position;
+                if !ahead && !round {
+                    return Err(LogError::Format {
+                        path: scan.path.clone(),
+                        why: "it ends where its blocks can't have led; restore this journal from a backup".into(),
+                    });
+                }
                 let (number, scan) = scans.swap_remove(at);
                 steps.swap_remove(at);
                 let journal = RecoveredJournal {

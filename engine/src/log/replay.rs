@@ -20,7 +20,7 @@ use crate::rt::{File, OpenOptions};
 use crate::types::*;
 
 /// Bytes of one read of the journal.
-const READ_BYTES: usize = 1 << 20;
+pub(crate) const READ_BYTES: usize = 1 << 20;
 /// How far behind a break a later block is looked for, in bytes: more than all commits that can be in flight.
 const SEARCH_BYTES: u64 = (COMMITS_IN_FLIGHT as u64 + 1) * MAX_BLOCK_BYTES as u64;
 

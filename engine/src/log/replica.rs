@@ -15,11 +15,13 @@ use std::rc::Rc;
 use bytes::Bytes;
 
 use super::LogPolicy;
+use super::extent::{Extent, ExtentFiles};
 use super::frame;
 use super::journal::{Journal, RunSlot};
 use super::segment::Segment;
 use super::terms::TermTable;
 use crate::batch::BatchHeader;
+use crate::memory::Meter;
 use crate::types::*;
 
 /// An entry in memory.
@@ -30,26 +32,46 @@ pub(crate) struct Slot {
     pub lsn: Lsn,
     /// -1 for everything without records.
     pub max_timestamp: i64,
+    /// Bytes of its batch in an extent file.
+    pub extent_bytes: u32,
     /// `None`: durable once, damaged now; it keeps its slot (L13).
     pub data: Option<Bytes>,
 }
 
 impl Slot {
     pub fn of(e: &Entry, lsn: Lsn) -> Slot {
-        let max_timestamp = match e.kind {
-            EntryKind::Batch => BatchHeader::parse(&e.data).map_or(-1, |h| h.max_timestamp),
-            _ => -1,
+        let (max_timestamp, extent_bytes) = match e.kind {
+            EntryKind::Batch => (
+                BatchHeader::parse(&e.data).map_or(-1, |h| h.max_timestamp),
+                0,
+            ),
+            EntryKind::Extent => Extent::decode(&e.data).map_or((-1, 0), |x| {
+                (x.header().max_timestamp, x.total_bytes() as u32)
+            }),
+            _ => (-1, 0),
         };
         Slot {
             header: e.header(),
             lsn,
             max_timestamp,
+            extent_bytes,
             data: Some(e.data.clone()),
         }
     }
 
     pub fn frame_bytes(&self) -> u64 {
         frame::bytes_of_entry(&self.header, self.data.is_none())
+    }
+
+    /// Bytes on the disk once it is written out.
+    pub fn stored_bytes(&self) -> u64 {
+        self.frame_bytes() + u64::from(self.extent_bytes)
+    }
+
+    /// The extent that it names.
+    pub fn extent(&self) -> Option<Extent> {
+        let data = self.data.as_ref()?;
+        (self.header.kind == EntryKind::Extent).then(|| Extent::decode(data))?
     }
 
     /// Memory that it is charged for, in bytes.
@@ -90,8 +112,11 @@ pub(crate) struct ReplicaState {
     /// Oldest first; the last one is written to unless it is sealed.
     pub segments: Vec<Rc<Segment>>,
     pub next_generation: u64,
+    pub extents: ExtentFiles,
     /// Frame bytes of committed entries above `written_out`, about.
     pub pending_bytes: u64,
+    /// Bytes of the extents that those name.
+    pub pending_extent_bytes: u64,
     /// The first record since the last captured checkpoint frame.
     pub dirty_since: Option<Lsn>,
     /// Something that a checkpoint says has changed.
@@ -103,6 +128,8 @@ pub(crate) struct ReplicaState {
     /// In the shard's write queue.
     pub queued: bool,
     pub policy: LogPolicy,
+    /// Counts the memory of entries above `written_out`, over all replicas of the shard.
+    pub tail_memory: Option<Meter>,
 }
 
 impl ReplicaState {
@@ -124,7 +151,9 @@ impl ReplicaState {
             write: WritePosition::default(),
             segments: Vec::new(),
             next_generation: 1,
+            extents: ExtentFiles::default(),
             pending_bytes: 0,
+            pending_extent_bytes: 0,
             dirty_since: None,
             frame_dirty: true,
             run: RunSlot::default(),
@@ -132,6 +161,7 @@ impl ReplicaState {
             writing: false,
             queued: false,
             policy: LogPolicy::default(),
+            tail_memory: None,
         }
     }
 
@@ -189,8 +219,14 @@ impl ReplicaState {
         let h = &slot.header;
         assert_eq!(h.index, self.last.next(), "entries have no gaps");
         self.terms.note(h.index, h.term, h.base_offset);
+        if let Some(extent) = slot.extent() {
+            self.extents.note(extent.file, h.index);
+        }
         self.last = h.index;
         self.log_end = h.next_offset;
+        if let Some(m) = &self.tail_memory {
+            m.add(slot.charged_bytes());
+        }
         self.slots.push_back(slot);
     }
 
@@ -203,6 +239,9 @@ impl ReplicaState {
         while self.slots.back().is_some_and(|s| s.header.index >= index) {
             if let Some(gone) = self.slots.pop_back() {
                 self.log_end = gone.header.base_offset;
+                if let Some(m) = &self.tail_memory {
+                    m.sub(gone.charged_bytes());
+                }
             }
         }
         self.last = index.prev();
@@ -219,8 +258,13 @@ impl ReplicaState {
         if index <= self.commit {
             return;
         }
-        let newly = (self.commit.0 + 1..=index.0).filter_map(|i| self.slot(RaftIndex(i)));
-        self.pending_bytes += newly.map(Slot::frame_bytes).sum::<u64>();
+        let (mut frames, mut extents) = (0, 0);
+        for slot in (self.commit.0 + 1..=index.0).filter_map(|i| self.slot(RaftIndex(i))) {
+            frames += slot.frame_bytes();
+            extents += u64::from(slot.extent_bytes);
+        }
+        self.pending_bytes += frames;
+        self.pending_extent_bytes += extents;
         let slot = self
             .slot(index)
             .expect("entries above the written-out index are in memory");
@@ -275,6 +319,16 @@ impl ReplicaState {
         freed
     }
 
+    /// The replica is removed: all entries go.
+    pub fn drop_slots(&mut self) {
+        let tail = (self.slots.iter()).filter(|s| s.header.index > self.written_out);
+        let bytes: u64 = tail.map(Slot::charged_bytes).sum();
+        if let Some(m) = &self.tail_memory {
+            m.sub(bytes);
+        }
+        self.slots.clear();
+    }
+
     /// Drops the segments that lie wholly below the log's start and are no longer written to.
     pub fn trim_segments(&mut self) -> Vec<Rc<Segment>> {
         let start = self.log_start;
@@ -317,12 +371,12 @@ impl ReplicaState {
                 && m.max_timestamp >= 0
                 && now_ms.saturating_sub(m.max_timestamp) > p.retention_ms;
             let over = p.retention_bytes >= 0
-                && left.saturating_sub(m.end) >= p.retention_bytes as u64
+                && left.saturating_sub(m.bytes()) >= p.retention_bytes as u64
                 && m.sealed;
             if !(over || old && !active) {
                 break;
             }
-            left = left.saturating_sub(m.end);
+            left = left.saturating_sub(m.bytes());
             start = m.next_offset;
         }
         let on_disk_gone = self
@@ -345,8 +399,8 @@ impl ReplicaState {
 
     /// Bytes of the log that clients could read: segments and the tail in memory.
     pub fn size_bytes(&self) -> u64 {
-        let segments: u64 = self.segments.iter().map(|s| s.meta.borrow().end).sum();
-        segments + self.pending_bytes
+        let segments: u64 = self.segments.iter().map(|s| s.meta.borrow().bytes()).sum();
+        segments + self.pending_bytes + self.pending_extent_bytes
     }
 }
 

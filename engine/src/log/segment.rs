@@ -11,8 +11,12 @@ use std::rc::Rc;
 
 use bytes::{BufMut, BytesMut};
 
-use super::wire::{Reader, put_varint};
+use super::lru::Use;
+use super::readahead::Ranges;
+use super::wire::{LARGEST, Reader, put_varint};
 use crate::limits::INDEX_INTERVAL_BYTES;
+use crate::memory::Lease;
+use crate::rt::File;
 use crate::types::*;
 
 /// The first frame of a stretch of a segment.
@@ -33,6 +37,8 @@ pub struct SegmentMeta {
     pub generation: u64,
     /// Bytes that count: the end of the last whole entry.
     pub end: u64,
+    /// Bytes of the batches that its entries name in extent files.
+    pub extent_bytes: u64,
     pub last_index: RaftIndex,
     pub next_offset: Offset,
     pub max_timestamp: i64,
@@ -43,20 +49,59 @@ pub struct SegmentMeta {
     pub rows: Vec<IndexRow>,
 }
 
+impl SegmentMeta {
+    /// Bytes of the log that this stretch of it takes on the disk.
+    pub fn bytes(&self) -> u64 {
+        self.end + self.extent_bytes
+    }
+
+    /// What it says fits together.
+    pub fn is_sound(&self) -> bool {
+        self.base_index <= self.last_index.next()
+            && self.base_offset <= self.next_offset
+            && self.holds(&self.rows)
+    }
+
+    /// Whether these rows can be of this segment: they go up (deltas can't do otherwise) and stay inside of it.
+    pub fn holds(&self, rows: &[IndexRow]) -> bool {
+        let (Some(first), Some(last)) = (rows.first(), rows.last()) else {
+            return true;
+        };
+        first.position == 0
+            && first.offset == self.base_offset
+            && first.index == self.base_index
+            && last.position < self.end
+            && last.offset <= self.next_offset
+            && last.index <= self.last_index
+    }
+}
+
 /// A segment of a live replica.
 pub(crate) struct Segment {
     pub meta: RefCell<SegmentMeta>,
     pub path: PathBuf,
-    /// Rows of a sealed segment that were read back from its index file.
-    pub loaded_rows: RefCell<Option<Rc<Vec<IndexRow>>>>,
-    /// Bytes that may have been written beyond the last sync.
+    /// Its descriptor, while it is open. [`super::files::Files`] opens and closes.
+    pub file: RefCell<Option<(Rc<File>, Use)>>,
+    /// Rows of a sealed segment that were read back from its index file, while there is room for them.
+    pub loaded_rows: RefCell<Option<LoadedRows>>,
+    /// What is in memory of it for readers.
+    pub ranges: RefCell<Option<Box<Ranges>>>,
+    /// Bytes that may have been written beyond the last sync; it is on the list of [`super::files::Files`] then.
     pub unsynced: Cell<bool>,
     /// Its directory entry hasn't been synced yet.
     pub fresh: Cell<bool>,
+    /// The last entry noted names an extent.
+    after_extent: Cell<bool>,
     /// A synced checkpoint of this start calls it sealed: no start writes to it again.
     pub said_sealed: Cell<bool>,
     /// Its replica lets go of it: reads that are under way may find it half gone.
     pub gone: Cell<bool>,
+}
+
+pub(crate) struct LoadedRows {
+    pub rows: Rc<Vec<IndexRow>>,
+    pub used: Use,
+    pub _memory: Lease,
 }
 
 pub fn file_name(m: &SegmentMeta) -> String {
@@ -75,21 +120,33 @@ impl Segment {
         Rc::new(Segment {
             path: directory.join(file_name(&meta)),
             meta: RefCell::new(meta),
+            file: RefCell::new(None),
             loaded_rows: RefCell::new(None),
+            ranges: RefCell::new(None),
             unsynced: Cell::new(false),
             fresh: Cell::new(fresh),
             said_sealed: Cell::new(false),
             gone: Cell::new(false),
+            after_extent: Cell::new(false),
         })
     }
 
-    /// Notes a whole entry that was written at `position`.
-    pub fn note(&self, h: &EntryHeader, position: u64, end: u64, max_timestamp: i64) {
+    /// Notes a whole entry that was written at `position`, and names `extent_bytes` elsewhere.
+    pub fn note(
+        &self,
+        h: &EntryHeader,
+        position: u64,
+        end: u64,
+        extent_bytes: u64,
+        max_timestamp: i64,
+    ) {
         let mut m = self.meta.borrow_mut();
-        let begin = m
-            .rows
-            .last()
-            .is_none_or(|r| position >= r.position + INDEX_INTERVAL_BYTES);
+        // An extent is a stretch of its own: who looks for a time reads one at the most.
+        let apart = self.after_extent.replace(extent_bytes > 0) || extent_bytes > 0;
+        let begin = apart
+            || m.rows
+                .last()
+                .is_none_or(|r| position >= r.position + INDEX_INTERVAL_BYTES);
         if begin {
             m.rows.push(IndexRow {
                 offset: h.base_offset,
@@ -101,18 +158,22 @@ impl Segment {
             row.max_timestamp = row.max_timestamp.max(max_timestamp);
         }
         m.end = end;
+        m.extent_bytes += extent_bytes;
         m.last_index = h.index;
         m.next_offset = h.next_offset;
         m.max_timestamp = m.max_timestamp.max(max_timestamp);
     }
 
-    /// The rows, if they are in memory.
-    pub fn rows<T>(&self, f: impl FnOnce(&[IndexRow]) -> T) -> Option<T> {
+    /// Somebody besides the list of open files holds its descriptor.
+    pub fn is_held_open(&self) -> bool {
+        let file = self.file.borrow();
+        file.as_ref().is_some_and(|(f, _)| Rc::strong_count(f) > 1)
+    }
+
+    /// The rows are those of the manifest: no index file has them yet.
+    pub fn rows_in_manifest(&self) -> bool {
         let m = self.meta.borrow();
-        if !m.rows.is_empty() || !m.sealed {
-            return Some(f(&m.rows));
-        }
-        self.loaded_rows.borrow().as_ref().map(|rows| f(rows))
+        !m.rows.is_empty() || !m.sealed
     }
 }
 
@@ -141,9 +202,12 @@ pub fn rows(r: &mut Reader) -> Option<Vec<IndexRow>> {
     let mut rows = Vec::with_capacity(n);
     let (mut offset, mut index, mut position) = (0i64, 0u64, 0u64);
     for _ in 0..n {
-        offset = offset.checked_add(i64::try_from(r.varint()?).ok()?)?;
-        index = index.checked_add(r.varint()?)?;
-        position = position.checked_add(r.varint()?)?;
+        offset += r.offset()?.0;
+        index += r.number()?;
+        position += r.number()?;
+        if (offset as u64).max(index).max(position) > LARGEST {
+            return None;
+        }
         rows.push(IndexRow {
             offset: Offset(offset),
             index: RaftIndex(index),
@@ -189,6 +253,7 @@ pub fn put_meta(out: &mut BytesMut, m: &SegmentMeta) {
     put_varint(out, m.base_index.0);
     put_varint(out, m.generation);
     put_varint(out, m.end);
+    put_varint(out, m.extent_bytes);
     put_varint(out, m.last_index.0);
     put_varint(out, m.next_offset.0 as u64);
     out.put_i64_le(m.max_timestamp);
@@ -199,12 +264,13 @@ pub fn put_meta(out: &mut BytesMut, m: &SegmentMeta) {
 
 pub fn meta(r: &mut Reader) -> Option<SegmentMeta> {
     Some(SegmentMeta {
-        base_offset: Offset(r.varint()? as i64),
-        base_index: RaftIndex(r.varint()?),
-        generation: r.varint()?,
-        end: r.varint()?,
-        last_index: RaftIndex(r.varint()?),
-        next_offset: Offset(r.varint()? as i64),
+        base_offset: r.offset()?,
+        base_index: r.index()?,
+        generation: r.number()?,
+        end: r.number()?,
+        extent_bytes: r.number()?,
+        last_index: r.index()?,
+        next_offset: r.offset()?,
         max_timestamp: r.i64()?,
         created_ms: r.i64()?,
         sealed: r.u8()? != 0,
@@ -257,6 +323,7 @@ mod tests {
             base_index: RaftIndex(5),
             generation: 2,
             end: 1 << 33,
+            extent_bytes: 1 << 34,
             last_index: RaftIndex(77),
             next_offset: Offset(99),
             max_timestamp: -1,

@@ -12,7 +12,8 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use super::directory::Directory;
-use super::files::{Files, io_error};
+use super::extent::{ExtentFiles, ExtentWriters};
+use super::files::{Files, io_error, open_files};
 use super::handle::ReplicaLog;
 use super::janitor::GROW_AT;
 use super::journal::{Journal, Submission, write_error};
@@ -24,9 +25,9 @@ use super::segment::Segment;
 use super::space::{self, DiskState, Space};
 use super::superblock::{ChainPoint, DATA_START, SUPERBLOCK_BYTES, Superblock};
 use super::terms::TermTable;
-use super::{LogError, StateSource, StoreConfig, block};
+use super::{LogError, Patience, StateSource, StoreConfig, block};
 use crate::limits::*;
-use crate::memory::Budget;
+use crate::memory::{Budget, Leases, MemoryClass, Meter};
 use crate::metrics::ShardMetrics;
 use crate::rt::{self, JournalFile, Queue};
 use crate::types::*;
@@ -41,8 +42,6 @@ pub(crate) type Replica = Rc<RefCell<ReplicaState>>;
 #[derive(Default)]
 pub(crate) struct Cache {
     pub queue: VecDeque<(ReplicaId, RaftIndex, u64)>,
-    pub bytes: u64,
-    pub cap_bytes: u64,
 }
 
 /// Where the shard's checkpoints stand.
@@ -64,6 +63,7 @@ pub(crate) struct CheckpointState {
 /// Files that can go once a checkpoint that doesn't name them is synced.
 pub(crate) enum Trash {
     Segment(Rc<Segment>),
+    Extents(PathBuf),
     Directory(PathBuf),
 }
 
@@ -78,8 +78,13 @@ impl Discarded {
     /// A segment below the log's start.
     pub fn trimmed(segment: Rc<Segment>) -> Discarded {
         segment.gone.set(true);
+        Discarded::of(Trash::Segment(segment))
+    }
+
+    /// Anything else that goes after the next checkpoint.
+    pub fn of(trash: Trash) -> Discarded {
         Discarded {
-            trash: Trash::Segment(segment),
+            trash,
             removed_at: None,
         }
     }
@@ -105,8 +110,13 @@ pub(crate) struct Inner {
     pub journal_file: Rc<JournalFile>,
     pub journal_path: PathBuf,
     pub replicas: RefCell<BTreeMap<ReplicaId, Replica>>,
+    pub extent_writers: ExtentWriters,
     pub files: Rc<Files>,
     pub cache: RefCell<Cache>,
+    pub cache_memory: Meter,
+    large_memory: Meter,
+    /// Entries that aren't written out. Their records on the way to the journal are counted by the journal itself.
+    pub tail_memory: Meter,
     pub checkpoint: RefCell<CheckpointState>,
     pub covered: Arc<Covered>,
     pub space: Arc<Space>,
@@ -181,7 +191,7 @@ impl Inner {
         let may_grow = live * GROW_AT > capacity
             && size < self.max_journal_bytes()
             && self.growth_denied.get().is_none();
-        if live * 2 > capacity || may_grow {
+        if live * 2 > capacity || may_grow || self.tail_part() > 0.5 {
             self.janitor.notify();
         }
     }
@@ -268,20 +278,33 @@ impl Inner {
         self.replicas.borrow().get(&id).cloned()
     }
 
-    /// Charges what was written out to the cache and makes room.
+    /// Moves what was written out from the tail's memory to the cache's, and makes room there.
     pub fn cache_written(&self, id: ReplicaId, up_to: RaftIndex, bytes: u64) {
-        let mut cache = self.cache.borrow_mut();
-        cache.queue.push_back((id, up_to, bytes));
-        cache.bytes += bytes;
-        while cache.bytes > cache.cap_bytes {
-            let Some((id, up_to, bytes)) = cache.queue.pop_front() else {
+        self.tail_memory.sub(bytes);
+        self.cache_memory.add(bytes);
+        self.cache.borrow_mut().queue.push_back((id, up_to, bytes));
+        self.shrink_cache(0);
+    }
+
+    /// The oldest go until there is room for `bytes` more. The cache has what large frames leave of their memory.
+    fn shrink_cache(&self, bytes: u64) {
+        let (memory, large) = (&self.cache_memory, &self.large_memory);
+        let cap = memory.cap() + large.cap().saturating_sub(large.used());
+        while memory.used() + bytes > cap {
+            let Some((id, up_to, freed)) = self.cache.borrow_mut().queue.pop_front() else {
                 break;
             };
-            cache.bytes -= bytes;
+            memory.sub(freed);
             if let Some(r) = self.replica(id) {
                 r.borrow_mut().evict_to(up_to);
             }
         }
+    }
+
+    /// How full the tail's memory is; above 1 when it is over.
+    pub fn tail_part(&self) -> f32 {
+        let waiting = self.journal.borrow().waiting_bytes() as u64;
+        (self.tail_memory.used() + waiting) as f32 / self.tail_memory.cap() as f32
     }
 
     pub fn max_journal_bytes(&self) -> u64 {
@@ -397,11 +420,17 @@ impl ShardLog {
             journal_file: Rc::new(file),
             journal_path: path,
             replicas: RefCell::default(),
-            files: Files::new(cfg.data_dir.clone(), metrics.clone()),
-            cache: RefCell::new(Cache {
-                cap_bytes: budget.cap(crate::memory::MemoryClass::Cache),
-                ..Cache::default()
-            }),
+            extent_writers: ExtentWriters::default(),
+            files: Files::new(
+                cfg.data_dir.clone(),
+                open_files(cfg.shards),
+                budget.clone(),
+                metrics.clone(),
+            ),
+            cache: RefCell::default(),
+            cache_memory: budget.meter(MemoryClass::Cache),
+            large_memory: budget.meter(MemoryClass::LargeFrames),
+            tail_memory: budget.meter(MemoryClass::Tail),
             checkpoint: RefCell::new(CheckpointState {
                 generation: part.checkpoint.0,
                 sequence: part.checkpoint.1,
@@ -437,6 +466,12 @@ impl ShardLog {
             voucher_timer: Cell::new(false),
             cfg,
         });
+        let weak = Rc::downgrade(&inner);
+        inner.files.reads.shrink_cache_with(move |bytes| {
+            if let Some(inner) = weak.upgrade() {
+                inner.shrink_cache(bytes);
+            }
+        });
         let mut restored = Vec::with_capacity(part.replicas.len());
         for r in part.replicas {
             restored.push(inner.restore(r));
@@ -470,10 +505,12 @@ impl ShardLog {
             return Err(LogError::Exists(id));
         }
         let mut r = ReplicaState::new(id, group);
+        r.tail_memory = Some(self.0.tail_memory.clone());
         let lsn = self.0.journal.borrow_mut().put_created(id, group, &state);
         r.journaled(lsn);
         let state = Rc::new(RefCell::new(r));
         self.0.replicas.borrow_mut().insert(id, state.clone());
+        self.0.cache_memory.add(REPLICA_BYTES);
         let log = ReplicaLog {
             inner: self.0.clone(),
             state,
@@ -487,6 +524,7 @@ impl ShardLog {
         let Some(r) = self.0.replicas.borrow_mut().remove(&id) else {
             return journal.open_lsn();
         };
+        self.0.cache_memory.sub(REPLICA_BYTES);
         let lsn = journal.put_removed(id);
         let mut r = r.borrow_mut();
         r.removed = true;
@@ -500,7 +538,7 @@ impl ShardLog {
         );
         let directory = Trash::Directory(self.0.files.directory(r.group, id));
         checkpoint.trash.push(Discarded::removed(directory, lsn));
-        r.slots.clear();
+        r.drop_slots();
         self.0.janitor.notify();
         lsn
     }
@@ -534,7 +572,8 @@ impl ShardLog {
         }
     }
 
-    /// How full the live journal is, from 0 to 1, counting what waits for it; above 1 when more waits than fits. Produce is slowed from a half on (L6).
+    /// How full the live journal or the tail's memory is, whichever is fuller, from 0 to 1, counting what waits for the journal; above 1 when more waits than
+    /// fits. Produce is slowed from a half on (L6).
     pub fn pressure(&self) -> f32 {
         let journal = self.0.journal.borrow();
         let taken = journal.live_bytes() + journal.waiting_bytes() as u64;
@@ -544,7 +583,9 @@ impl ShardLog {
         } else {
             journal.capacity_bytes()
         };
-        taken as f32 / room as f32
+        let part = taken as f32 / room as f32;
+        drop(journal);
+        part.max(self.0.tail_part())
     }
 
     /// What is known of the disk; batches must be refused when it says so.
@@ -552,22 +593,31 @@ impl ShardLog {
         self.0.space.state()
     }
 
-    /// Memory that batches take, in bytes, about: the tails that aren't written out, and the batch cache. Looks at every replica.
-    pub fn memory_bytes(&self) -> u64 {
-        let tails: u64 = self
-            .0
-            .replicas
-            .borrow()
-            .values()
-            .map(|r| r.borrow().pending_bytes)
-            .sum();
-        tails + self.0.cache.borrow().bytes
+    /// A large frame has taken memory that the batch cache may have had.
+    pub fn make_room(&self) {
+        self.0.shrink_cache(0);
+    }
+
+    /// Memory for what an answer holds of the log, if it is there at once.
+    pub fn memory_now(&self, bytes: u64) -> Option<Leases> {
+        self.0.files.reads.memory_now(bytes)
+    }
+
+    /// The same, waited for: only for who holds none.
+    pub async fn memory(&self, bytes: u64, patience: Patience) -> Option<Leases> {
+        self.0.files.reads.memory(bytes, patience).await
     }
 
     /// Bytes of the largest entry that the journal takes. Larger ones must be refused before they are appended.
     pub fn max_entry_bytes(&self) -> usize {
         let capacity = self.0.journal.borrow().capacity_bytes() as usize;
         (capacity / 4).min(block::MAX_BLOCK_BYTES / 8 * 5)
+    }
+
+    /// L7: batches of more bytes than this are proposed as extents; the same on every shard of a node. A small journal takes no large entries.
+    pub fn largest_in_journal(&self) -> usize {
+        let start = JOURNAL_START_BYTES.min(self.0.max_journal_bytes()) - DATA_START;
+        LARGE_APPEND_BYTES.min(start as usize / 4)
     }
 
     /// Makes a last checkpoint and stops the background work: the clean end of a run. Nothing may be appended any more.
@@ -580,6 +630,23 @@ impl ShardLog {
         self.0.janitor.notify();
         while !self.0.closed.get() {
             self.0.durable.notified().await;
+        }
+        // L4: the last commit may be the only copy of all that was carried. Without one that vouches for it, damage to it would pass for a torn tail.
+        let vouched = async {
+            loop {
+                let notified = self.0.durable.notified();
+                self.0.submit(true);
+                if self.0.journal.borrow().failed() || self.0.journal.borrow().is_vouched() {
+                    return;
+                }
+                notified.await;
+            }
+        };
+        if rt::timeout(Duration::from_millis(CLOSE_VOUCH_MS), vouched)
+            .await
+            .is_err()
+        {
+            tracing::warn!(shard = %self.0.shard, "the journal's last commit isn't vouched for");
         }
         Ok(())
     }
@@ -595,6 +662,7 @@ impl Inner {
             ..
         } = r;
         let mut s = ReplicaState::new(frame.id, frame.group);
+        s.tail_memory = Some(self.tail_memory.clone());
         let directory = self.files.directory(frame.group, frame.id);
         s.hard_state = frame.hard_state;
         s.first = frame.first;
@@ -603,6 +671,7 @@ impl Inner {
         s.written_next_offset = frame.written_next_offset;
         s.write = frame.write_position();
         s.next_generation = frame.next_generation;
+        s.extents = ExtentFiles::of_manifest(frame.extents.clone());
         s.segments = frame
             .manifest
             .iter()
@@ -631,6 +700,7 @@ impl Inner {
         let id = frame.id;
         let state = Rc::new(RefCell::new(s));
         self.replicas.borrow_mut().insert(id, state.clone());
+        self.cache_memory.add(REPLICA_BYTES);
         let hard_state = state.borrow().hard_state;
         Restored {
             id,

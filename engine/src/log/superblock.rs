@@ -11,6 +11,7 @@ use bytes::{BufMut, BytesMut};
 
 use super::block::Seed;
 use super::wire::{Reader, put_varint};
+use crate::limits::BLOCK_BYTES;
 use crate::types::{BootEpoch, Lsn};
 
 /// Bytes of one superblock on disk.
@@ -80,8 +81,8 @@ fn put_point(out: &mut BytesMut, p: &ChainPoint) {
 
 fn point(r: &mut Reader) -> Option<ChainPoint> {
     Some(ChainPoint {
-        lsn: Lsn(r.varint()?),
-        position: r.varint()?,
+        lsn: Lsn(r.number()?),
+        position: r.number()?,
         lap: u32::try_from(r.varint()?).ok()?,
         previous_crc: r.u32()?,
     })
@@ -134,7 +135,7 @@ impl Superblock {
         let stored = r.u32().ok_or(no)?;
         let version = r.u32().ok_or(no)?;
         let used = r.u32().ok_or(no)? as usize;
-        let body = bytes.get(8..used).ok_or(no)?;
+        let body = bytes.get(8..used).filter(|b| b.len() > 8).ok_or(no)?;
         if crc32c::crc32c(body) != stored {
             return Err(no);
         }
@@ -153,15 +154,15 @@ impl Superblock {
     }
 
     fn body(r: &mut Reader, version: u32) -> Option<Superblock> {
-        let sequence = r.varint()?;
-        let size = r.varint()?;
+        let sequence = r.number()?;
+        let size = r.number()?;
         let tail = point(r)?;
-        let checkpoint_sequence = r.varint()?;
+        let checkpoint_sequence = r.number()?;
         let n = r.count(8)?;
         let mut epochs = Vec::with_capacity(n);
         for _ in 0..n {
-            let boot_epoch = BootEpoch(r.varint()?);
-            let more = if version == 1 { 0 } else { r.varint()? };
+            let boot_epoch = BootEpoch(r.number()?);
+            let more = if version == 1 { 0 } else { r.number()? };
             epochs.push(EpochStart {
                 boot_epoch,
                 last: BootEpoch(boot_epoch.0.checked_add(more)?),
@@ -172,8 +173,16 @@ impl Superblock {
             let (a, b): (&EpochStart, &EpochStart) = (&w[0], &w[1]);
             a.last < b.boot_epoch && a.at.lsn <= b.at.lsn
         });
-        let sound =
-            ordered && size >= DATA_START && tail.position >= DATA_START && tail.position <= size;
+        let in_ring = |p: &ChainPoint| {
+            let inside = p.position >= DATA_START && p.position <= size;
+            inside && p.position.is_multiple_of(BLOCK_BYTES as u64) && p.lsn > Lsn(0)
+        };
+        let covers_tail = epochs.first().is_some_and(|e| e.at.lsn <= tail.lsn);
+        let sound = ordered
+            && size.is_multiple_of(BLOCK_BYTES as u64)
+            && in_ring(&tail)
+            && epochs.iter().all(|e| in_ring(&e.at))
+            && covers_tail;
         sound.then_some(Superblock {
             sequence,
             size,
@@ -339,6 +348,17 @@ mod tests {
         let crc = crc32c::crc32c(&bytes[8..used - 1]);
         bytes[4..8].copy_from_slice(&crc.to_le_bytes());
         assert_eq!(Superblock::decode(&bytes, SEED), Ok(one));
+    }
+
+    /// The CRC of no bytes is 0, and so can be what stands for it.
+    #[test]
+    fn one_that_says_it_is_shorter_than_its_head_is_refused() {
+        let mut bytes = example().encode(SEED);
+        bytes[4..8].fill(0);
+        for used in 0..16 {
+            bytes[12] = used;
+            assert!(Superblock::decode(&bytes, SEED).is_err());
+        }
     }
 
     proptest! {

@@ -2,6 +2,11 @@
 
 use bytes::{BufMut, BytesMut};
 
+use crate::types::{Offset, RaftIndex, Term};
+
+/// The largest index, term, offset, position, lsn and boot epoch that is believed. We never write one that comes near; below it, sums of a few can't overflow.
+pub const LARGEST: u64 = 1 << 60;
+
 /// A cursor over bytes from the disk. Every getter answers `None` when too little is left.
 #[derive(Clone)]
 pub struct Reader<'a> {
@@ -75,11 +80,43 @@ impl<'a> Reader<'a> {
         None
     }
 
+    /// A varint that counts something of ours, at most [`LARGEST`].
+    pub fn number(&mut self) -> Option<u64> {
+        self.varint().filter(|n| *n <= LARGEST)
+    }
+
+    pub fn index(&mut self) -> Option<RaftIndex> {
+        self.number().map(RaftIndex)
+    }
+
+    /// A term that has a leader epoch: no other is ever entered (G11).
+    pub fn term(&mut self) -> Option<Term> {
+        self.varint().and_then(entered)
+    }
+
+    /// The same as eight bytes.
+    pub fn long_term(&mut self) -> Option<Term> {
+        self.u64().and_then(entered)
+    }
+
+    pub fn offset(&mut self) -> Option<Offset> {
+        self.number().map(|n| Offset(n as i64))
+    }
+
+    /// A [`Reader::number`] as eight bytes.
+    pub fn long(&mut self) -> Option<u64> {
+        self.u64().filter(|n| *n <= LARGEST)
+    }
+
     /// A count that the rest of the bytes could hold at `each` bytes an element; anything larger is a lie.
     pub fn count(&mut self, each: usize) -> Option<usize> {
         let n = usize::try_from(self.varint()?).ok()?;
         (n.checked_mul(each)? <= self.remaining()).then_some(n)
     }
+}
+
+fn entered(term: u64) -> Option<Term> {
+    Term(term).leader_epoch().map(|_| Term(term))
 }
 
 /// Writes `value` as LEB128.

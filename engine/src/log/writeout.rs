@@ -25,6 +25,7 @@ struct PlannedEntry {
     end: u64,
     max_timestamp: i64,
     frame_bytes: u64,
+    extent_bytes: u64,
     charged_bytes: u64,
 }
 
@@ -40,8 +41,8 @@ pub(crate) struct WritePlan {
 }
 
 impl ReplicaState {
-    /// Whether the segment being written is to be left for a new one before `frame_bytes` more.
-    fn wants_roll(&self, frame_bytes: u64, now_ms: i64) -> bool {
+    /// Whether the segment being written is to be left for a new one before `stored_bytes` more.
+    fn wants_roll(&self, stored_bytes: u64, now_ms: i64) -> bool {
         let Some(active) = self.segments.last() else {
             return true;
         };
@@ -49,7 +50,7 @@ impl ReplicaState {
         if m.sealed {
             return true;
         }
-        let full = m.end > 0 && m.end.saturating_add(frame_bytes) > self.policy.segment_bytes;
+        let full = m.end > 0 && m.bytes().saturating_add(stored_bytes) > self.policy.segment_bytes;
         let old = m.end > 0 && now_ms.saturating_sub(m.created_ms) >= self.policy.segment_ms;
         full || old
     }
@@ -61,12 +62,13 @@ impl ReplicaState {
         if next.header.index > self.commit {
             return None;
         }
-        let (first_header, first_bytes) = (next.header, next.frame_bytes());
+        let (first_header, first_bytes) = (next.header, next.stored_bytes());
         if self.wants_roll(first_bytes, now_ms) {
             self.start_segment(files, first_header, now_ms);
         }
         let segment = self.segments.last().expect("a segment was started").clone();
         let room = self.policy.segment_bytes.max(first_bytes);
+        let mut extent_bytes = segment.meta.borrow().extent_bytes;
         let mut at = self.write.entry_end;
         let mut skip = self.write.file - self.write.entry_end;
         let (mut frames, mut entries) = (VecDeque::new(), Vec::new());
@@ -77,7 +79,7 @@ impl ReplicaState {
                 .slot(index)
                 .expect("entries above the written-out index are in memory");
             let frame_bytes = slot.frame_bytes();
-            if !entries.is_empty() && at + frame_bytes > room {
+            if !entries.is_empty() && at + slot.stored_bytes() + extent_bytes > room {
                 full = true;
                 break;
             }
@@ -96,8 +98,10 @@ impl ReplicaState {
                 end: at + frame_bytes,
                 max_timestamp: slot.max_timestamp,
                 frame_bytes,
+                extent_bytes: u64::from(slot.extent_bytes),
                 charged_bytes: slot.charged_bytes(),
             });
+            extent_bytes += u64::from(slot.extent_bytes);
             at += frame_bytes;
             index = index.next();
         }
@@ -130,6 +134,7 @@ impl ReplicaState {
             base_index: first.index,
             generation: self.next_generation,
             end: 0,
+            extent_bytes: 0,
             last_index: first.index.prev(),
             next_offset: first.base_offset,
             max_timestamp: -1,
@@ -167,12 +172,18 @@ impl ReplicaState {
             if e.end > file_end {
                 break;
             }
-            plan.segment
-                .note(&e.header, e.position, e.end, e.max_timestamp);
+            plan.segment.note(
+                &e.header,
+                e.position,
+                e.end,
+                e.extent_bytes,
+                e.max_timestamp,
+            );
             self.written_out = e.header.index;
             self.written_next_offset = e.header.next_offset;
             self.write.entry_end = e.end;
             self.pending_bytes = self.pending_bytes.saturating_sub(e.frame_bytes);
+            self.pending_extent_bytes = self.pending_extent_bytes.saturating_sub(e.extent_bytes);
             charged += e.charged_bytes;
         }
         self.write.file = file_end;
@@ -184,7 +195,6 @@ impl ReplicaState {
             self.written_out <= self.commit,
             "L5: only committed entries are written out"
         );
-        plan.segment.unsynced.set(true);
         self.frame_dirty = true;
         (self.written_out, charged)
     }
@@ -200,6 +210,7 @@ pub(crate) async fn carry_out(files: &Files, plan: &mut WritePlan) -> Result<(),
             .map_err(io_error("cannot create", directory))?;
     }
     let file = files.open_segment(&plan.segment).await?;
+    files.note_written(&plan.segment);
     let mut written = 0;
     while written < plan.bytes {
         let piece = (plan.bytes - written).min(WRITE_OUT_BYTES as u64);
@@ -233,10 +244,7 @@ fn fill(buf: &mut [u8], frames: &mut VecDeque<Bytes>) {
 
 /// Writes a sealed segment's index file, synced, and lets go of the rows in memory.
 pub(crate) async fn write_index(segment: &Rc<Segment>) -> Result<(), LogError> {
-    let (bytes, rows) = {
-        let m = segment.meta.borrow();
-        (super::segment::encode_index(&m.rows), m.rows.clone())
-    };
+    let bytes = super::segment::encode_index(&segment.meta.borrow().rows);
     let path = super::segment::index_path(&segment.path);
     files::write_whole(&path, &bytes)
         .await
@@ -245,7 +253,6 @@ pub(crate) async fn write_index(segment: &Rc<Segment>) -> Result<(), LogError> {
     rt::fs::sync_dir(directory)
         .await
         .map_err(io_error("cannot sync", directory))?;
-    *segment.loaded_rows.borrow_mut() = Some(Rc::new(rows));
     segment.meta.borrow_mut().rows = Vec::new();
     Ok(())
 }
@@ -254,6 +261,7 @@ pub(crate) async fn write_index(segment: &Rc<Segment>) -> Result<(), LogError> {
 mod tests {
     use super::*;
     use crate::log::replica::tests::{batch_entry, journal, replica};
+    use crate::memory::Budget;
     use crate::metrics::ShardMetrics;
     use proptest::prelude::*;
 
@@ -283,7 +291,7 @@ mod tests {
             sizes in proptest::collection::vec((1i32..400, any::<bool>()), 1..60),
             segment_bytes in 3000u64..60_000,
         ) {
-            let files = Files::new("/nowhere".into(), Rc::new(ShardMetrics::default()));
+            let files = Files::new("/nowhere".into(), 8, Budget::new(1 << 20), Rc::new(ShardMetrics::default()));
             let (mut r, mut j) = (replica(), journal());
             r.policy.segment_bytes = segment_bytes;
             let mut disk = Vec::new();

@@ -88,18 +88,23 @@ pub(crate) fn by_owner<Q>(
 }
 
 /// Answers any request but Produce, which the connection begins by itself.
+/// Each handler's future is allocated for the request: a connection that waits for one takes no memory for it.
 pub async fn dispatch(shard: &Rc<Shard>, request: &Request) -> Result<Answer, Malformed> {
     match request.api.key {
         ApiKey::Produce => unreachable!("the connection begins Produce by itself"),
-        ApiKey::Fetch => fetch::handle(shard, request).await,
-        ApiKey::ListOffsets => list_offsets::handle(shard, request).await,
-        ApiKey::Metadata => metadata::handle(shard, request).await,
+        ApiKey::Fetch => Box::pin(fetch::handle(shard, request)).await,
+        ApiKey::ListOffsets => Box::pin(list_offsets::handle(shard, request)).await,
+        ApiKey::Metadata => Box::pin(metadata::handle(shard, request)).await,
         ApiKey::ApiVersions => api_versions::handle(shard, request),
-        ApiKey::CreateTopics => create_topics::handle(shard, request).await,
-        ApiKey::DeleteTopics => delete_topics::handle(shard, request).await,
-        ApiKey::InitProducerId => init_producer_id::handle(shard, request).await,
-        ApiKey::OffsetForLeaderEpoch => offset_for_leader_epoch::handle(shard, request).await,
+        ApiKey::CreateTopics => Box::pin(create_topics::handle(shard, request)).await,
+        ApiKey::DeleteTopics => Box::pin(delete_topics::handle(shard, request)).await,
+        ApiKey::InitProducerId => Box::pin(init_producer_id::handle(shard, request)).await,
+        ApiKey::OffsetForLeaderEpoch => {
+            Box::pin(offset_for_leader_epoch::handle(shard, request)).await
+        }
         ApiKey::DescribeConfigs => describe_configs::handle(shard, request),
-        ApiKey::IncrementalAlterConfigs => incremental_alter_configs::handle(shard, request).await,
+        ApiKey::IncrementalAlterConfigs => {
+            Box::pin(incremental_alter_configs::handle(shard, request)).await
+        }
     }
 }

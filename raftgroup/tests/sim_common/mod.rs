@@ -4,8 +4,9 @@
 
 use bytes::{Bytes, BytesMut};
 use engine::batch::{self, Batch, HEADER_BYTES, testing};
+use engine::rt;
 use engine::types::*;
-use raftgroup::GroupSink;
+use raftgroup::*;
 use uuid::Uuid;
 
 pub struct Silent;
@@ -24,6 +25,14 @@ pub fn group(n: i32) -> GroupId {
         topic: TopicId(Uuid::from_u128(77)),
         partition: n,
     }
+}
+
+/// Produces with acks=all, as a large append (L7) where that is asked for.
+pub async fn produce(g: &Group, batch: Batch, large: bool) -> Result<Produced, ProduceError> {
+    if large && let Some(extent) = g.put_extent(&batch).await? {
+        return g.produce_extent(extent, Acks::All, rt::wall_clock_ms());
+    }
+    g.produce(batch, Acks::All, rt::wall_clock_ms())
 }
 
 /// A batch that carries `id` in its first record bytes.

@@ -26,7 +26,7 @@
 #include <unistd.h>
 
 #define HEADER_MAX 80
-#define VALUE_MAX (1 << 20)
+#define VALUE_MAX (4 << 20)
 
 static volatile int stop;
 static uint64_t acked, failed;
@@ -104,6 +104,7 @@ static int produce(char **args, uint64_t count) {
     set(conf, "linger.ms", "5");
     set(conf, "compression.codec", args[7]);
     set(conf, "message.timeout.ms", "300000");
+    set(conf, "message.max.bytes", "8388608");
     set(conf, "retry.backoff.ms", "50");
     set(conf, "reconnect.backoff.ms", "50");
     set(conf, "reconnect.backoff.max.ms", "500");
@@ -143,12 +144,12 @@ static int produce(char **args, uint64_t count) {
             die("produce", rd_kafka_err2str(rd_kafka_last_error()));
         }
         rd_kafka_poll(kafka, 0);
-        if (rate > 0 && began + (double)sent / rate > now())
-            rd_kafka_poll(kafka, 1);
-        if (now() - flushed > 0.05) {
-            fflush(stdout);
-            flushed = now();
-        }
+        do {
+            if (now() - flushed > 0.05) {
+                fflush(stdout);
+                flushed = now();
+            }
+        } while (rate > 0 && !stop && began + (double)sent / rate > now() && rd_kafka_poll(kafka, 1) >= 0);
     }
     rd_kafka_flush(kafka, 320000);
     printf("done %llu %llu %llu\n", (unsigned long long)sent, (unsigned long long)acked,

@@ -122,7 +122,8 @@ impl Janitor {
         let j = self.inner.journal.borrow();
         let c = self.inner.checkpoint.borrow();
         // What can't be written out can't be let go of.
-        let half = j.live_bytes() * 2 > j.capacity_bytes() && self.inner.space.may_write_out();
+        let half = j.live_bytes() * 2 > j.capacity_bytes() || self.inner.tail_part() > 0.5;
+        let half = half && self.inner.space.may_write_out();
         half || !self.inner.reported.get()
             || !self.inner.settled.get() && self.may_settle()
             || !c.trash.is_empty()
@@ -135,7 +136,8 @@ impl Janitor {
         }
         let j = self.inner.journal.borrow();
         let nearly_full =
-            j.live_bytes() * 4 > j.capacity_bytes() * 3 && self.inner.space.may_write_out();
+            j.live_bytes() * 4 > j.capacity_bytes() * 3 || self.inner.tail_part() > 0.75;
+        let nearly_full = nearly_full && self.inner.space.may_write_out();
         let pause = if nearly_full {
             SHORT_PAUSE
         } else {
@@ -157,23 +159,25 @@ impl Janitor {
             self.dispose_early();
             return Ok(());
         }
+        // Memory is freed by writing out alone; small entries take more of it than of the journal.
+        let memory = inner.tail_part() > 0.5;
         let target = {
             let j = inner.journal.borrow();
-            let keep = j.capacity_bytes() / 8;
+            let keep = j.capacity_bytes() / if memory { 32 } else { 8 };
             if last {
                 j.open_lsn()
             } else {
                 j.lsn_behind(keep).unwrap_or(j.durable_lsn())
             }
         };
-        if let Some(carried) = self.free(target, true).await?
+        if let Some(carried) = self.free(target, !memory).await?
             && !self.durable_or_stalled(carried).await
         {
             // The copies can't get into the journal before it lets go of something: write everything out instead.
             let everything = inner.journal.borrow().open_lsn();
             self.free(everything, false).await?;
         }
-        self.sync_segments().await?;
+        inner.files.sync_written().await?;
         let discarded = inner.checkpoint.borrow().trash.len();
         if !self.write_checkpoint().await? {
             self.dispose_early();

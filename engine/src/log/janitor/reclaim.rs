@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::{GROW_AT, Janitor};
 use crate::log::LogError;
-use crate::log::files::{io_error, partitions_dir};
+use crate::log::files::io_error;
 use crate::log::shard::Replica;
 use crate::log::space::leaves_enough;
 use crate::log::writeout;
@@ -255,42 +255,5 @@ impl Janitor {
         *may_carry -= tail;
         r.carry(&mut j);
         Some(j.open_lsn())
-    }
-
-    pub(super) async fn sync_segments(&self) -> Result<(), LogError> {
-        let replicas: Vec<Replica> = self.inner.replicas.borrow().values().cloned().collect();
-        let mut new_directories = false;
-        for r in replicas {
-            let segments: Vec<_> = r.borrow().segments.clone();
-            let mut fresh = None;
-            for s in &segments {
-                // Cleared first: a write that comes while the sync runs sets it again.
-                if s.unsynced.replace(false) {
-                    let file = self.inner.files.open_segment(s).await?;
-                    file.sync()
-                        .await
-                        .map_err(io_error("cannot sync", &s.path))?;
-                    self.inner.metrics.background_syncs.increment();
-                    if s.fresh.replace(false) {
-                        fresh = s.path.parent().map(|p| p.to_owned());
-                    }
-                }
-            }
-            if let Some(directory) = fresh {
-                rt::fs::sync_dir(&directory)
-                    .await
-                    .map_err(io_error("cannot sync", &directory))?;
-                self.inner.metrics.background_syncs.increment();
-                new_directories = true;
-            }
-            rt::yield_if_needed().await;
-        }
-        if new_directories {
-            let parent = partitions_dir(&self.inner.cfg.data_dir);
-            rt::fs::sync_dir(&parent)
-                .await
-                .map_err(io_error("cannot sync", &parent))?;
-        }
-        Ok(())
     }
 }

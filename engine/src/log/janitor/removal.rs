@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use super::Janitor;
 use crate::log::LogError;
+use crate::log::extent::ExtentFileId;
 use crate::log::files::{TRASH_PREFIX, io_error, partitions_dir};
 use crate::log::replica::ReplicaState;
 use crate::log::segment::{file_name, index_path};
@@ -36,6 +37,8 @@ impl Discarded {
         match (self.removed_at, &self.trash) {
             (Some(lsn), _) => lsn <= durable,
             (None, Trash::Segment(s)) => s.said_sealed.get(),
+            // Nothing is read or written there below the log's start, which is in the journal.
+            (None, Trash::Extents(_)) => true,
             (None, Trash::Directory(_)) => false,
         }
     }
@@ -132,6 +135,7 @@ async fn work(inner: &Rc<Inner>) -> Result<(), LogError> {
                 shrink_and_remove(&s.path).await?;
                 shrink_and_remove(&index_path(&s.path)).await?;
             }
+            Some(Trash::Extents(path)) => shrink_and_remove(&path).await?,
             Some(Trash::Directory(d)) => remove_directory(&d).await?,
         }
     }
@@ -235,12 +239,13 @@ impl ReplicaState {
             names.insert(index.to_string_lossy().into_owned());
             names.insert(name);
         }
+        names.extend(self.extents.files.iter().map(|f| f.id.file_name()));
         names
     }
 
     /// Those of a directory's names that nothing means any more. Others of their generations are never made from here on, so that none of them comes into use
     /// while it is being removed. Names that aren't understood are nobody's to remove.
-    fn unused_names(&mut self, found: Vec<String>) -> Vec<String> {
+    fn unused_names(&mut self, found: Vec<String>, boot_epoch: BootEpoch) -> Vec<String> {
         let in_use = self.names_in_use();
         let mut unused = Vec::new();
         for name in found {
@@ -250,6 +255,11 @@ impl ReplicaState {
                 && !in_use.contains(&name)
             {
                 self.next_generation = self.next_generation.max(generation + 1);
+                unused.push(name);
+            } else if ExtentFileId::of_name(&name).is_some_and(|id| id.boot_epoch < boot_epoch)
+                && !in_use.contains(&name)
+            {
+                // An extent file of an earlier start never gets another entry.
                 unused.push(name);
             }
         }
@@ -295,7 +305,7 @@ async fn sweep(inner: &Rc<Inner>) -> Result<(), LogError> {
             continue;
         }
         let discarded = inner.discarded_in(&dir);
-        let unused = r.borrow_mut().unused_names(found);
+        let unused = r.borrow_mut().unused_names(found, inner.boot_epoch);
         for name in unused.iter().filter(|n| !discarded.contains(*n)) {
             shrink_and_remove(&dir.join(name)).await?;
             removed += 1;
@@ -316,12 +326,13 @@ impl Inner {
         let waiting = checkpoint.trash.iter().map(|d| &d.trash);
         let mut names = BTreeSet::new();
         for trash in waiting.chain(removals.iter()) {
-            if let Trash::Segment(s) = trash
-                && s.path.parent() == Some(dir)
-            {
-                for path in [s.path.clone(), index_path(&s.path)] {
-                    names.extend(path.file_name().map(|n| n.to_string_lossy().into_owned()));
-                }
+            let paths = match trash {
+                Trash::Segment(s) => vec![s.path.clone(), index_path(&s.path)],
+                Trash::Extents(path) => vec![path.clone()],
+                Trash::Directory(_) => continue,
+            };
+            for path in paths.iter().filter(|p| p.parent() == Some(dir)) {
+                names.extend(path.file_name().map(|n| n.to_string_lossy().into_owned()));
             }
         }
         names
@@ -340,6 +351,7 @@ mod tests {
             base_index: RaftIndex(base as u64 + 1),
             generation,
             end: 4096,
+            extent_bytes: 0,
             last_index: RaftIndex(base as u64 + 9),
             next_offset: Offset(base + 9),
             max_timestamp: 1,
@@ -363,12 +375,22 @@ mod tests {
             file_name(&meta(1, 2)),
             file_name(&meta(40, 7)),
             "trash-00aa".into(),
+            "4-0.extent".into(),
         ];
-        let others = ["12.extent", "notes.txt", "x-y-z.log", "1-2-3-4.log"];
+        r.extents
+            .note(ExtentFileId::of_name("4-1.extent").unwrap(), RaftIndex(9));
+        let others = [
+            "4-1.extent",
+            "5-0.extent",
+            "12.extent",
+            "notes.txt",
+            "x-y-z.log",
+            "1-2-3-4.log",
+        ];
         let mut found: Vec<String> = vec![used, index];
         found.extend(left.iter().cloned());
         found.extend(others.iter().map(|o| o.to_string()));
-        assert_eq!(r.unused_names(found), left);
+        assert_eq!(r.unused_names(found, BootEpoch(5)), left);
         assert_eq!(r.next_generation, 8);
     }
 

@@ -15,7 +15,7 @@ use std::task::Poll;
 
 use bytes::Bytes;
 use engine::batch::whole_batches;
-use engine::memory::Lease;
+use engine::memory::Leases;
 use engine::ring::Class;
 use engine::rt::{self, Queue};
 use engine::types::{GroupId, ShardId, TopicId};
@@ -39,7 +39,7 @@ use wire::{FetchRequest, PartAnswer};
 
 /// Memory behind an answer's bytes, given back when they are written.
 pub enum Held {
-    Here { _lease: Lease },
+    Here { _memory: Leases },
     There { _call: RemoteCall },
 }
 
@@ -111,6 +111,7 @@ pub async fn handle(shard: &Rc<Shard>, request: &Request) -> Result<Answer, Malf
             max_bytes,
             min_bytes: share,
             max_wait_ms,
+            alone: !several,
         };
         calls.push(begin(shard, part.shard, part.places, call));
     }
@@ -285,8 +286,8 @@ fn begin(shard: &Rc<Shard>, owner: ShardId, places: SmallVec<[usize; 1]>, call: 
         };
         Box::pin(async move {
             let _registered = registered;
-            let (parts, lease) = owner::serve(&shard, &call, &waiter).await;
-            (Some(parts), lease.map(|l| Held::Here { _lease: l }))
+            let (parts, memory) = owner::serve(&shard, &call, &waiter).await;
+            (Some(parts), memory.map(|m| Held::Here { _memory: m }))
         })
     } else {
         let mut guard = RemoteCall {

@@ -1,14 +1,14 @@
 //! A fetch on the shard that owns its partitions: look, wait if there is too little, look again at what moved, read, answer.
 //!
-//! Cost follows partitions with data: while a fetch waits, only groups that moved are looked at again. It holds no memory while it waits. Before
-//! anything large is read or given out, its bytes are leased from the budget's fetch class; reads from disk are bounded in number as
-//! well, because a first batch is read whole whatever its size.
+//! Cost follows partitions with data: while a fetch waits, only groups that moved are looked at again. It holds no memory while it waits. What
+//! it gives out of the log's memory is leased from the budget's fetch class until it has left for the socket; what is read from disk is leased before it is read, and its
+//! buffers hold their leases. A fetch waits for memory once, for a while, and only while it holds none: then it is answered with what it has.
 
 use std::rc::Rc;
 use std::time::Duration;
 
-use engine::log::{LogError, PendingRead, Read};
-use engine::memory::{Lease, MemoryClass};
+use engine::log::{LogError, Patience, PendingRead, Read};
+use engine::memory::{Leases, MemoryClass};
 use engine::rt;
 use engine::types::{GroupId, LeaderEpoch, Offset};
 use raftgroup::Group;
@@ -49,21 +49,21 @@ pub async fn serve_remote(
     waiter: Rc<Waiter>,
 ) -> Option<FetchReply> {
     let id = call.id;
-    let (parts, lease) = serve(shard, &call, &waiter).await;
+    let (parts, memory) = serve(shard, &call, &waiter).await;
     if waiter.is_cancelled() {
         return None;
     }
-    let leased = lease.is_some();
-    shard.fetches.answered(from, id, lease);
+    let leased = memory.is_some();
+    shard.fetches.answered(from, id, memory);
     Some(FetchReply { parts, leased })
 }
 
-/// Serves a call: one answer for each query. The lease stands for the answers' bytes.
+/// Serves a call: one answer for each query. The leases stand for what the answers hold of the log's memory.
 pub async fn serve(
     shard: &Rc<Shard>,
     call: &FetchCall,
     waiter: &Rc<Waiter>,
-) -> (SmallVec<[PartAnswer; 1]>, Option<Lease>) {
+) -> (SmallVec<[PartAnswer; 1]>, Option<Leases>) {
     let mut slots = look_at_all(shard, call);
     if !enough(&slots, waiter.min_bytes(call.min_bytes)) && call.max_wait_ms > 0 {
         let wait = Duration::from_millis(u64::from(call.max_wait_ms));
@@ -73,10 +73,10 @@ pub async fn serve(
     if waiter.is_cancelled() {
         return (SmallVec::new(), None);
     }
-    let lease = lease(shard, call, &mut slots).await;
-    let lease = read(shard, call, &mut slots, lease).await;
+    let memory = lease(shard, call, &mut slots).await;
+    read(call, &mut slots).await;
     let parts = slots.into_iter().map(|s| s.answer).collect();
-    (parts, lease)
+    (parts, memory)
 }
 
 fn enough(slots: &[Slot], min_bytes: usize) -> bool {
@@ -94,7 +94,7 @@ fn look_at_all(shard: &Shard, call: &FetchCall) -> Vec<Slot> {
     let mut slots = Vec::with_capacity(call.queries.len());
     let mut total = 0;
     for query in &call.queries {
-        let slot = look(shard, query, total, call.max_bytes);
+        let slot = look(shard, query, total, most(shard, call));
         total += slot.bytes;
         slots.push(slot);
     }
@@ -131,7 +131,7 @@ async fn wait_for_enough(
             for place in places.get(&group).into_iter().flatten() {
                 let others: usize =
                     slots.iter().map(|s| s.bytes).sum::<usize>() - slots[*place].bytes;
-                let mut slot = look(shard, &call.queries[*place], others, call.max_bytes);
+                let mut slot = look(shard, &call.queries[*place], others, most(shard, call));
                 slot.empty();
                 slots[*place] = slot;
             }
@@ -194,7 +194,7 @@ fn look(shard: &Shard, query: &FetchQuery, total: usize, max_bytes: usize) -> Sl
             }
         }
         Read::Later(read) => {
-            slot.bytes = most.max(1);
+            slot.bytes = read.bytes().max(1);
             slot.read = Some(read);
         }
         Read::OutOfRange => return refused(ErrorCode::OffsetOutOfRange),
@@ -224,40 +224,75 @@ fn divergence(group: &Group, query: &FetchQuery) -> Result<Option<(i32, i64)>, E
     }
 }
 
-/// Takes memory for what goes out. Looks again where a slot has bytes and nothing in it: it waited, for data or for memory.
-async fn lease(shard: &Rc<Shard>, call: &FetchCall, slots: &mut Vec<Slot>) -> Option<Lease> {
-    let bytes: usize = slots.iter().map(|s| s.bytes).sum();
-    let mut lease = None;
-    if bytes > limits::UNLEASED_FETCH_BYTES {
-        let bytes = (bytes as u64).min(shard.budget.cap(MemoryClass::Fetch));
-        lease = shard.budget.try_take(MemoryClass::Fetch, bytes);
-        if lease.is_none() {
-            for slot in slots.iter_mut() {
-                slot.empty();
-            }
-            lease = shard.budget.take(MemoryClass::Fetch, bytes).await.ok();
-        }
-    }
+/// Bytes that go out for a call: no fetch has more than half of the memory for all of them, unless its first batch is larger.
+fn most(shard: &Shard, call: &FetchCall) -> usize {
+    let half = shard.budget.cap(MemoryClass::Fetch) / 2;
+    call.max_bytes
+        .min(usize::try_from(half).unwrap_or(usize::MAX))
+}
+
+fn patience(call: &FetchCall) -> Patience {
+    Patience::AtMost(if call.alone {
+        limits::FETCH_MEMORY_WAIT
+    } else {
+        limits::FETCH_MEMORY_WAIT_OF_SEVERAL
+    })
+}
+
+fn in_memory(slots: &[Slot]) -> usize {
+    slots.iter().map(|s| s.answer.record_bytes()).sum()
+}
+
+/// Takes memory for what goes out of the log's memory. Looks again where a slot has bytes and nothing in it: it waited, for data or for memory.
+async fn lease(shard: &Rc<Shard>, call: &FetchCall, slots: &mut Vec<Slot>) -> Option<Leases> {
     if slots.iter().any(Slot::is_emptied) {
         *slots = look_at_all(shard, call);
     }
-    lease
+    let bytes = in_memory(slots);
+    if bytes <= limits::UNLEASED_FETCH_BYTES {
+        return None;
+    }
+    let log = shard.groups.shard_log();
+    if let Some(memory) = log.memory_now(bytes as u64) {
+        return Some(memory);
+    }
+    // Nothing is held while it waits.
+    slots.iter_mut().for_each(Slot::empty);
+    let memory = log.memory(bytes as u64, patience(call)).await?;
+    *slots = look_at_all(shard, call);
+    keep_within(slots, bytes);
+    Some(memory)
 }
 
-/// Carries out the reads from disk.
-async fn read(
-    shard: &Rc<Shard>,
-    call: &FetchCall,
-    slots: &mut [Slot],
-    mut lease: Option<Lease>,
-) -> Option<Lease> {
-    let mut total: usize = slots.iter().map(|s| s.answer.record_bytes()).sum();
+/// Cuts what was found to `bytes`, whole batches, the first one always.
+fn keep_within(slots: &mut [Slot], bytes: usize) {
+    let mut total = 0;
+    for slot in slots {
+        while total + slot.answer.record_bytes() > bytes
+            && (total > 0 || slot.answer.records.len() > 1)
+        {
+            if slot.answer.records.pop().is_none() {
+                break;
+            }
+        }
+        total += slot.answer.record_bytes();
+    }
+}
+
+/// Carries out the reads from disk. What they give holds its memory itself; only a call that holds none yet waits for some.
+async fn read(call: &FetchCall, slots: &mut [Slot]) {
+    let mut total = in_memory(slots);
     for (slot, query) in slots.iter_mut().zip(&call.queries) {
         let Some(read) = slot.read.take() else {
             continue;
         };
-        let _permit = shard.fetches.disk_reads.take().await;
-        let batches = match read.run().await {
+        // A first batch comes whatever its size, and behind others where it fits the whole answer: the next answer may begin with it.
+        let (patience, largest) = if total == 0 {
+            (patience(call), usize::MAX)
+        } else {
+            (Patience::Never, call.max_bytes.saturating_sub(total))
+        };
+        let batches = match read.run(patience, largest).await {
             Ok(batches) => batches,
             Err(e) => {
                 slot.answer = PartAnswer::error(log_error(query.group, &e));
@@ -270,21 +305,7 @@ async fn read(
         }
         total += bytes;
         slot.answer.records = batches.into();
-        // A first batch may be far larger than what was leased; the permit for reading is kept until its memory is there.
-        let held = lease.as_ref().map_or(0, Lease::bytes) as usize;
-        if total > held.max(limits::UNLEASED_FETCH_BYTES) {
-            let all = (total as u64).min(shard.budget.cap(MemoryClass::Fetch));
-            drop(lease.take());
-            lease = match shard.budget.try_take(MemoryClass::Fetch, all) {
-                Some(lease) => Some(lease),
-                None => shard.budget.take(MemoryClass::Fetch, all).await.ok(),
-            };
-        }
     }
-    if let Some(lease) = &mut lease {
-        lease.shrink_to(total as u64);
-    }
-    lease
 }
 
 fn log_error(group: GroupId, e: &LogError) -> ErrorCode {

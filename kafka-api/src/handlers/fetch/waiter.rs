@@ -5,13 +5,11 @@ use std::future::poll_fn;
 use std::rc::{Rc, Weak};
 use std::task::{Poll, Waker};
 
-use engine::memory::Lease;
+use engine::memory::Leases;
 use engine::types::GroupId;
 use raftgroup::{Group, SubscriptionKey, Watcher};
 
-use crate::limits;
 use crate::shard::{Map, map};
-use crate::sync::Semaphore;
 
 /// One fetch that waits. Groups tell it when they move; the caller tells it when it needs less.
 pub struct Waiter {
@@ -102,10 +100,8 @@ impl Drop for Subscriptions {
 pub struct Fetches {
     waiters: RefCell<Map<(usize, u64), Rc<Waiter>>>,
     /// Memory of answers that their callers have not written yet.
-    leases: RefCell<Map<(usize, u64), Lease>>,
+    leases: RefCell<Map<(usize, u64), Leases>>,
     next: Cell<u64>,
-    /// Reads from disk under way.
-    pub disk_reads: Semaphore,
 }
 
 impl Default for Fetches {
@@ -114,7 +110,6 @@ impl Default for Fetches {
             waiters: RefCell::new(map()),
             leases: RefCell::new(map()),
             next: Cell::new(0),
-            disk_reads: Semaphore::new(limits::FETCH_DISK_READS),
         }
     }
 }
@@ -160,11 +155,11 @@ impl Fetches {
         drop(lease);
     }
 
-    /// The call is answered; `lease` is kept until the caller is done.
-    pub fn answered(&self, from: usize, call: u64, lease: Option<Lease>) {
+    /// The call is answered; `memory` is kept until the caller is done.
+    pub fn answered(&self, from: usize, call: u64, memory: Option<Leases>) {
         self.waiters.borrow_mut().swap_remove(&(from, call));
-        if let Some(lease) = lease {
-            self.leases.borrow_mut().insert((from, call), lease);
+        if let Some(memory) = memory {
+            self.leases.borrow_mut().insert((from, call), memory);
         }
     }
 }

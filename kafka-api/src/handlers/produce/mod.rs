@@ -2,7 +2,7 @@
 //!
 //! Batches are checked on the connection's shard ([`crate::validate`]) and appended on the owner's, in place when that is the same shard, else
 //! in one message per shard. A connection's requests are appended in the order in which they came; only their answers wait, and many
-//! may wait at once. `acks=0` has no answer: an error closes the connection, so that the client learns of it.
+//! may wait at once. A batch that is too large for the journal is first written to an extent on its owner's shard (L7), and its connection waits for that. `acks=0` has no answer: an error closes the connection, so that the client learns of it.
 //!
 //! From version 10 on an answer names the leader that this node knows of (KIP-951); from 13 on topics go by id. A topic that isn't there is
 //! not created. Transactional ids are ignored: a transactional batch is refused for its attributes.
@@ -25,7 +25,7 @@ use smallvec::SmallVec;
 use crate::error::{ErrorCode, Malformed};
 use crate::frame::{Request, finish};
 use crate::limits;
-use crate::request::{ProduceCall, ShardReply, ShardRequest};
+use crate::request::{Body, ProduceCall, ShardReply, ShardRequest};
 use crate::shard::Shard;
 use crate::validate::{self, Refusal, Rules};
 
@@ -138,7 +138,7 @@ pub async fn begin(shard: &Rc<Shard>, request: Request) -> Result<Pending, Malfo
 struct Call {
     shard: ShardId,
     places: SmallVec<[usize; 1]>,
-    parts: SmallVec<[(GroupId, Batch); 1]>,
+    parts: SmallVec<[(GroupId, Body); 1]>,
 }
 
 fn find_topic(shard: &Shard, request: &Request, topic: &TopicData) -> Result<Rc<Topic>, ErrorCode> {
@@ -192,6 +192,14 @@ async fn begin_part(
         Err(refusal) => return refused(refusal),
     };
     let owner = shard.owner(group);
+    let body = if batch.bytes.len() > shard.groups.shard_log().largest_in_journal() {
+        match ask_for_extent(shard, owner, group, batch).await {
+            Ok(body) => body,
+            Err(code) => return PartAnswer::error(code),
+        }
+    } else {
+        Body::Whole(batch)
+    };
     if owner != shard.id {
         let call = match calls.iter_mut().position(|c| c.shard == owner) {
             Some(at) => &mut calls[at],
@@ -205,15 +213,46 @@ async fn begin_part(
             }
         };
         call.places.push(place);
-        call.parts.push((group, batch));
+        call.parts.push((group, body));
         return PartAnswer::error(ErrorCode::RequestTimedOut);
     }
-    match append_one(shard, group, batch, pending.acks) {
+    match append_one(shard, group, body, pending.acks) {
         Ok(wait) => {
             pending.local.push((place, wait));
             PartAnswer::error(ErrorCode::RequestTimedOut)
         }
         Err(answer) => answer,
+    }
+}
+
+async fn ask_for_extent(
+    shard: &Rc<Shard>,
+    owner: ShardId,
+    group: GroupId,
+    batch: Batch,
+) -> Result<Body, ErrorCode> {
+    if owner == shard.id {
+        return put_extent(shard, group, batch).await;
+    }
+    shard.metrics.cross_shard_hops.increment();
+    let request = ShardRequest::PutExtent(group, batch);
+    let reply = shard
+        .rpc
+        .call(usize::from(owner.0), Class::Append, request)
+        .await;
+    match reply {
+        Ok(ShardReply::PutExtent(body)) => body,
+        _ => Err(ErrorCode::KafkaStorageError),
+    }
+}
+
+/// Writes a batch to an extent of this shard's partition. One that was taken before stays as it is: producing it again only tells where it lies.
+pub async fn put_extent(shard: &Shard, id: GroupId, batch: Batch) -> Result<Body, ErrorCode> {
+    let group = shard.led(id)?;
+    match group.put_extent(&batch).await {
+        Ok(Some(extent)) => Ok(Body::Extent(Box::new(extent))),
+        Ok(None) => Ok(Body::Whole(batch)),
+        Err(e) => Err(code(e)),
     }
 }
 
@@ -278,11 +317,16 @@ fn fill(answers: &mut [PartAnswer], places: &[usize], reply: Result<ShardReply, 
 fn append_one(
     shard: &Shard,
     id: GroupId,
-    batch: Batch,
+    body: Body,
     acks: Acks,
 ) -> Result<CommitWait<Appended>, PartAnswer> {
     let group = shard.led(id).map_err(PartAnswer::error)?;
-    match group.produce(batch, acks, rt::wall_clock_ms()) {
+    let now_ms = rt::wall_clock_ms();
+    let produced = match body {
+        Body::Whole(batch) => group.produce(batch, acks, now_ms),
+        Body::Extent(extent) => group.produce_extent(*extent, acks, now_ms),
+    };
+    match produced {
         Ok(Produced::Wait(wait)) => Ok(wait),
         Ok(Produced::Done(appended)) => Err(answer(appended)),
         Err(e) => Err(failed(e)),
@@ -349,8 +393,8 @@ pub fn append(shard: &Shard, call: ProduceCall) -> Appending {
         waits: SmallVec::new(),
         timeout: Duration::from_millis(u64::from(call.timeout_ms)),
     };
-    for (place, (group, batch)) in call.parts.into_iter().enumerate() {
-        let answer = match append_one(shard, group, batch, call.acks) {
+    for (place, (group, body)) in call.parts.into_iter().enumerate() {
+        let answer = match append_one(shard, group, body, call.acks) {
             Ok(wait) => {
                 appending.waits.push((place, wait));
                 PartAnswer::error(ErrorCode::RequestTimedOut)
