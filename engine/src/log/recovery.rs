@@ -647,8 +647,8 @@ pub async fn recover(cfg: &StoreConfig) -> Result<Recovery, LogError> {
 fn name_lost_directory(r: &mut RecoveredReplica, directories: &[String]) {
     let f = &r.frame;
     let name = directory_name(f.group, f.id);
-    let written = f.manifest.iter().filter(|m| m.end > 0);
-    let (Some(first), Some(last)) = (written.clone().next(), written.last()) else {
+    let mut written = f.manifest.iter().filter(|m| m.end > 0);
+    let (Some(first), Some(last)) = (written.clone().next(), written.next_back()) else {
         return;
     };
     if directories.binary_search(&name).is_ok() {
