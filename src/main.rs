@@ -11,6 +11,7 @@
     reason = "what is here runs before the shards, beside them or without them; the modules that run on a shard take this back"
 )]
 
+mod allocator;
 mod cli;
 mod client;
 mod data_dir;
@@ -29,11 +30,11 @@ use clap::Parser;
 
 use cli::{Cli, Command, SettingsArgs};
 use exit::Fatal;
+use settings::Settings;
 
 /// Batches are often freed on another shard than the one that made them: that must not take a lock (measured: docs/decisions/2026-11-30-allocator.md).
 #[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
-use settings::Settings;
+static ALLOCATOR: allocator::Allocator = allocator::Allocator;
 
 fn main() -> ExitCode {
     let cli = Cli::parse();

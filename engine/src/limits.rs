@@ -10,8 +10,9 @@ pub const COMMITS_IN_FLIGHT: usize = 4;
 pub const LARGE_APPEND_BYTES: usize = 1 << 20;
 /// An extent file is left for a new one when it is this long, in bytes.
 pub const EXTENT_FILE_BYTES: u64 = 256 << 20;
-/// Bytes of an extent that are written, read or checked before other tasks get a turn.
+/// Bytes of an extent that are written before other tasks get a turn, and those that are read and checked.
 pub const EXTENT_PIECE_BYTES: usize = 1 << 20;
+pub const EXTENT_READ_BYTES: usize = 256 << 10;
 /// Extents that a shard writes at one time.
 pub const EXTENT_WRITES: usize = 2;
 /// Size of a new journal, in bytes; it is extended in the background.

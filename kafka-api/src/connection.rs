@@ -460,6 +460,11 @@ async fn read_large(
     if asked > cap {
         return Err(TooLarge { asked, cap }.into());
     }
+    let piece = if class == MemoryClass::LargeFrames {
+        limits::LARGE_LEASE_BYTES
+    } else {
+        limits::LEASE_BYTES
+    };
     let mut leases = Leases::new();
     let mut leased = 0;
     // Reserved, not touched: it becomes memory as bytes arrive.
@@ -467,7 +472,7 @@ async fn read_large(
     let mut full = false;
     while frame.len() < length {
         if frame.len() == leased {
-            let piece = limits::LEASE_BYTES.min(length - leased);
+            let piece = piece.min(length - leased);
             leases.push(piece_of_frame(shard, class, piece, length - leased, leased == 0).await?);
             leased += piece;
         }

@@ -42,6 +42,8 @@ pub const LARGE_FRAME_BYTES: u64 = 4 << 20;
 pub const CONNECTION_BYTES: u64 = 5 << 10;
 /// A frame with a buffer of its own is leased in pieces of this many bytes, each before it is read.
 pub const LEASE_BYTES: usize = 1 << 20;
+/// The same for a large frame: what its buffer grows by in memory.
+pub const LARGE_LEASE_BYTES: usize = 2 << 20;
 /// A frame that waits this long for memory has the most incomplete one cut off.
 pub const LEASE_PATIENCE: Duration = Duration::from_millis(250);
 /// A frame of which nothing arrived for this long may be cut off for others that want its memory.

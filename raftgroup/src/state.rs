@@ -177,6 +177,10 @@ impl State {
 
     fn push(&mut self, entry: TailEntry) {
         self.uncommitted_bytes += u64::from(entry.data_bytes);
+        if self.tail.capacity() == 0 {
+            // Most groups are idle and never have more than one.
+            self.tail.reserve_exact(1);
+        }
         self.tail.push_back(entry);
     }
 

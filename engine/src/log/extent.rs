@@ -8,7 +8,7 @@
 //! and is padded to one. It goes when the log begins behind the last entry that may name it. A batch is read with the header of its entry in front; its CRC covers
 //! all of the rest.
 //!
-//! Bounds: [`EXTENT_FILE_BYTES`] a file, [`EXTENT_WRITES`] written at one time by a shard, pieces of [`EXTENT_PIECE_BYTES`]. Called by the layer that takes
+//! Bounds: [`EXTENT_FILE_BYTES`] a file, [`EXTENT_WRITES`] written at one time by a shard, pieces of [`EXTENT_PIECE_BYTES`] written and [`EXTENT_READ_BYTES`] read. Called by the layer that takes
 //! batches from clients, before it proposes, and by [`super::reader`].
 
 use std::cell::Cell;
@@ -24,7 +24,9 @@ use super::replica::ReplicaState;
 use super::wire::Reader;
 use super::{LogError, files};
 use crate::batch::{Batch, BatchHeader, HEADER_BYTES};
-use crate::limits::{BLOCK_BYTES, EXTENT_FILE_BYTES, EXTENT_PIECE_BYTES, EXTENT_WRITES};
+use crate::limits::{
+    BLOCK_BYTES, EXTENT_FILE_BYTES, EXTENT_PIECE_BYTES, EXTENT_READ_BYTES, EXTENT_WRITES,
+};
 use crate::memory::{Leases, attach};
 use crate::rt::{self, AlignedBuf, File, OpenOptions};
 use crate::types::*;
@@ -352,7 +354,7 @@ async fn write(path: &Path, position: u64, bytes: &Bytes) -> Result<(), LogError
 
 /// Memory that [`read`] needs: the batch and a piece of it.
 pub(crate) fn memory_bytes(extent: &Extent) -> u64 {
-    (extent.total_bytes() + EXTENT_PIECE_BYTES) as u64
+    (extent.total_bytes() + EXTENT_READ_BYTES) as u64
 }
 
 /// Reads the batch of an extent into `memory`. `None`: it is not what was written.
@@ -375,7 +377,7 @@ pub(crate) async fn read(
     let mut out = BytesMut::with_capacity(total);
     let mut crc = 0;
     while out.len() < total {
-        let piece = (total - out.len()).min(EXTENT_PIECE_BYTES);
+        let piece = (total - out.len()).min(EXTENT_READ_BYTES);
         let position = extent.position + out.len() as u64;
         let read = files.read(&file, &path, position, piece).await?;
         if read.len() < piece {

@@ -227,6 +227,10 @@ impl ReplicaState {
         if let Some(m) = &self.tail_memory {
             m.add(slot.charged_bytes());
         }
+        if self.slots.capacity() == 0 {
+            // Most replicas are idle and have one.
+            self.slots.reserve_exact(1);
+        }
         self.slots.push_back(slot);
     }
 

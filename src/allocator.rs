@@ -1,0 +1,141 @@
+//! Where memory comes from: mimalloc, but for large blocks, which are the system's own mappings.
+//!
+//! mimalloc keeps what is freed for a while. For blocks of many MiB (large requests and batches) that while is long enough for the process to have several times
+//! what is in use: the memory budget would count bytes that were given back long ago. A mapping goes at once. Blocks below [`MAPPED_BYTES`] come and go by the
+//! thousand, and keeping them is what mimalloc is for (docs/decisions/2026-11-30-allocator.md).
+//!
+//! `unsafe`: an allocator is.
+
+use std::alloc::{GlobalAlloc, Layout};
+use std::ptr::null_mut;
+
+use mimalloc::MiMalloc;
+
+/// Blocks from this size on are mapped, in bytes.
+const MAPPED_BYTES: usize = 4 << 20;
+/// What a mapping is aligned to at least.
+const PAGE_BYTES: usize = 4096;
+/// A large page. Mappings begin at one and are made of them: 50 MiB in small ones took 50 ms to fill and 12 to give back, in large ones 10 and 0.2.
+const LARGE_PAGE_BYTES: usize = 2 << 20;
+
+pub struct Allocator;
+
+fn is_mapped(layout: Layout) -> bool {
+    layout.size() >= MAPPED_BYTES && layout.align() <= PAGE_BYTES
+}
+
+fn whole_pages(bytes: usize) -> usize {
+    bytes.next_multiple_of(PAGE_BYTES)
+}
+
+fn map(bytes: usize) -> *mut u8 {
+    let access = libc::PROT_READ | libc::PROT_WRITE;
+    let kind = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+    let bytes = whole_pages(bytes);
+    // SAFETY: an anonymous mapping at an address of the kernel's choice touches nothing of ours.
+    let all = unsafe { libc::mmap(null_mut(), bytes + LARGE_PAGE_BYTES, access, kind, -1, 0) };
+    if all == libc::MAP_FAILED {
+        return null_mut();
+    }
+    let before = all.cast::<u8>().align_offset(LARGE_PAGE_BYTES);
+    // SAFETY: the block lies inside the mapping, and what is given back are the rest's whole pages, which nobody has seen.
+    unsafe {
+        let block = all.cast::<u8>().add(before);
+        if before > 0 {
+            libc::munmap(all, before);
+        }
+        if before < LARGE_PAGE_BYTES {
+            libc::munmap(block.add(bytes).cast(), LARGE_PAGE_BYTES - before);
+        }
+        // Where the system has no large pages to give, small ones do.
+        libc::madvise(block.cast(), bytes, libc::MADV_HUGEPAGE);
+        block
+    }
+}
+
+// SAFETY: a block belongs to mimalloc or to the system by its layout alone, which every call about it is given; each keeps to the trait's contract. A new
+// mapping is zeros.
+unsafe impl GlobalAlloc for Allocator {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        if is_mapped(layout) {
+            return map(layout.size());
+        }
+        // SAFETY: the caller's promises are passed on.
+        unsafe { MiMalloc.alloc(layout) }
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        if is_mapped(layout) {
+            return map(layout.size());
+        }
+        // SAFETY: the caller's promises are passed on.
+        unsafe { MiMalloc.alloc_zeroed(layout) }
+    }
+
+    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
+        if is_mapped(layout) {
+            // SAFETY: mapped by `map` with this very size, and nobody uses it any more.
+            let done = unsafe { libc::munmap(block.cast(), whole_pages(layout.size())) };
+            debug_assert_eq!(done, 0, "a mapping of ours can be given back");
+            return;
+        }
+        // SAFETY: the caller's promises are passed on.
+        unsafe { MiMalloc.dealloc(block, layout) }
+    }
+
+    unsafe fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        // SAFETY: the caller promises a size that fits a layout.
+        let new = unsafe { Layout::from_size_align_unchecked(size, layout.align()) };
+        match (is_mapped(layout), is_mapped(new)) {
+            // SAFETY: the caller's promises are passed on.
+            (false, false) => unsafe { MiMalloc.realloc(block, layout, size) },
+            (true, true) => {
+                let (old, new) = (whole_pages(layout.size()), whole_pages(size));
+                // SAFETY: a mapping of ours, of this size.
+                let moved = unsafe { libc::mremap(block.cast(), old, new, libc::MREMAP_MAYMOVE) };
+                if moved == libc::MAP_FAILED {
+                    return null_mut();
+                }
+                moved.cast()
+            }
+            // SAFETY: two blocks that don't overlap, each at least as long as what is copied; the old one is the caller's to give.
+            _ => unsafe {
+                let to = self.alloc(new);
+                if !to.is_null() {
+                    std::ptr::copy_nonoverlapping(block, to, layout.size().min(size));
+                    self.dealloc(block, layout);
+                }
+                to
+            },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    /// The tests' own allocator is the binary's.
+    #[test]
+    fn blocks_grow_and_shrink_across_the_size_at_which_they_are_mapped() {
+        let mut v: Vec<u8> = (0..1000u32).map(|i| i as u8).collect();
+        for size in [3 << 20, 5 << 20, 60 << 20, 4 << 20, (4 << 20) - 1, 1000] {
+            v.resize(size, 7);
+            v.shrink_to_fit();
+            assert!(v[..1000].iter().enumerate().all(|(i, b)| *b == i as u8));
+            assert!(v[1000..].iter().all(|b| *b == 7));
+        }
+        assert!(vec![0u8; 9 << 20].iter().all(|b| *b == 0));
+    }
+
+    #[test]
+    fn a_large_block_is_given_back_at_once() {
+        let resident = || {
+            let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
+            statm.split(' ').nth(1).unwrap().parse::<u64>().unwrap() * 4096
+        };
+        let before = resident();
+        let block = vec![1u8; 256 << 20];
+        assert!(resident() > before + (200 << 20));
+        drop(block);
+        assert!(resident() < before + (100 << 20));
+    }
+}
