@@ -131,7 +131,8 @@ impl Group {
                 self.room()
             },
             |base_offset, epoch| (EntryKind::Batch, batch.stamped(base_offset, epoch)),
-        )?;
+        );
+        let taken = taken.map_err(|e| self.refusal(e))?;
         self.answer(taken, &batch.header, acks)
     }
 
@@ -158,7 +159,8 @@ impl Group {
                 let stamped = extent.stamped(base_offset, epoch);
                 (EntryKind::Extent, stamped.encode())
             },
-        )?;
+        );
+        let taken = taken.map_err(|e| self.refusal(e))?;
         if let Some(index) = taken.pending {
             self.log.keep_extent(&extent, index);
         }
@@ -169,7 +171,8 @@ impl Group {
     /// would be refused is refused here, before anything is written.
     pub async fn put_extent(&self, batch: &Batch) -> Result<Option<Extent>, ProduceError> {
         self.usable()?;
-        if self.machine.borrow().taken_before(&batch.header)?.is_some() {
+        let taken = self.machine.borrow().taken_before(&batch.header);
+        if taken.map_err(|e| self.refusal(e))?.is_some() {
             return Ok(None);
         }
         self.room()?;
@@ -181,6 +184,14 @@ impl Group {
                 self.log.fail(e);
                 Err(ProduceError::Storage)
             }
+        }
+    }
+
+    /// A batch that came behind one that was refused for want of room is refused for that too: the client sends both again, in order.
+    fn refusal(&self, e: ProduceError) -> ProduceError {
+        match e {
+            ProduceError::OutOfOrderSequence if self.bell.disk_is_full() => ProduceError::DiskFull,
+            e => e,
         }
     }
 
