@@ -139,12 +139,12 @@ fn lock(path: &Path) -> Result<File, Fatal> {
         }
         Err(std::fs::TryLockError::Error(e)) => return Err(cannot("lock", &place, &e)),
     }
-    let pid = std::process::id();
-    file.set_len(0)
-        .and_then(|()| file.rewind())
-        .and_then(|()| writeln!(file, "{pid}"))
-        .map_err(|e| cannot("write", &place, &e))?;
-    Ok(file)
+    // Always as long, over what is there: that takes no room. The lock counts, not the number: it may be missing on a full disk.
+    let pid = format!("{:<10}\n", std::process::id());
+    match file.rewind().and_then(|()| file.write_all(pid.as_bytes())) {
+        Err(e) if e.kind() != ErrorKind::StorageFull => Err(cannot("write", &place, &e)),
+        _ => Ok(file),
+    }
 }
 
 fn read_papers(text: &str, path: &Path, node_id: i32) -> Result<Uuid, Fatal> {

@@ -105,6 +105,8 @@ pub fn check_direct_io(dir: &Path) -> Result<(), Fatal> {
     let _ = std::fs::remove_file(&probe);
     match result {
         Ok(()) => Ok(()),
+        // Says nothing against direct I/O; a node starts on a full disk, to be read and to have topics deleted.
+        Err(e) if e.kind() == ErrorKind::StorageFull => Ok(()),
         Err(e) if e.kind() == ErrorKind::InvalidInput => Err(Fatal::new(
             Exit::Unfit,
             format!(

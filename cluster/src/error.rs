@@ -30,7 +30,7 @@ refusals! {
     InvalidRequest = 42,
     /// A bound in [`crate::limits`] would be passed.
     PolicyViolation = 44,
-    /// The disk failed.
+    /// The disk failed, or is nearly full (client tries again).
     StorageError = 56,
     UnknownTopicId = 100,
     /// Something that only a defect can cause.

@@ -27,6 +27,13 @@ pub const JOURNAL_IDLE_MS: u64 = 10;
 pub const CLOSE_VOUCH_MS: u64 = 1_000;
 /// Largest write of the background to a segment, in bytes.
 pub const WRITE_OUT_BYTES: usize = 128 << 10;
+/// Free space below which batches are refused, in bytes: a twentieth of the filesystem, but at least and at most this (and a quarter of a small one).
+pub const LOW_WATER_MIN_BYTES: u64 = 32 << 20;
+pub const LOW_WATER_MAX_BYTES: u64 = 1 << 30;
+/// Free space that write-out leaves to checkpoints and indexes, in bytes (a sixty-fourth of a small filesystem).
+pub const WRITE_OUT_FLOOR_BYTES: u64 = 4 << 20;
+/// The reserve file, in bytes (a thirty-second of a small filesystem).
+pub const RESERVE_BYTES: u64 = 8 << 20;
 /// Distance between two rows of a segment's sparse index, in bytes of the segment.
 pub const INDEX_INTERVAL_BYTES: u64 = 64 << 10;
 /// Smallest and largest read of a segment for a reader, in bytes; it grows while the reader goes on.

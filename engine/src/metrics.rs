@@ -87,6 +87,10 @@ shard_metrics! {
     journal_live_bytes: Gauge,
     /// Size of the journal file in bytes
     journal_size_bytes: Gauge,
+    /// Bytes free on the filesystem of the data directory
+    disk_free_bytes: Gauge,
+    /// 1 while produce and new topics are refused because the disk is nearly full
+    disk_full: Gauge,
     /// Batches written to extent files
     extents_written: Counter,
     /// Bytes of batches written to extent files

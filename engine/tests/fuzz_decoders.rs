@@ -118,10 +118,7 @@ fn superblock() -> Vec<u8> {
         lap: 2,
         previous_crc: 99,
     };
-    let start = |boot_epoch, lsn| EpochStart {
-        boot_epoch: BootEpoch(boot_epoch),
-        at: at(lsn),
-    };
+    let start = |boot_epoch, lsn| EpochStart::of(BootEpoch(boot_epoch), at(lsn));
     let s = Superblock {
         sequence: 8,
         size: 1 << 25,

@@ -216,6 +216,9 @@ impl Shard {
             };
         };
         match call {
+            ControllerCall::Create(_) if self.groups.disk().refusing => {
+                ControllerReply::Created(Err(disk_is_full(self.groups.disk().free_bytes)))
+            }
             ControllerCall::Create(new) => {
                 ControllerReply::Created(in_time(controller.create_topic(new)).await)
             }
@@ -352,6 +355,16 @@ pub(crate) fn check_epoch(group: &Group, current_leader_epoch: i32) -> Result<()
         std::cmp::Ordering::Equal => Ok(()),
         std::cmp::Ordering::Greater => Err(ErrorCode::UnknownLeaderEpoch),
     }
+}
+
+fn disk_is_full(free_bytes: u64) -> Refused {
+    Refused::new(
+        Refusal::StorageError,
+        format!(
+            "The broker's disk is nearly full ({} MiB are free): no topic can be created until there is room.",
+            free_bytes >> 20
+        ),
+    )
 }
 
 async fn in_time<T>(work: impl Future<Output = Result<T, Refused>>) -> Result<T, Refused> {

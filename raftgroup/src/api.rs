@@ -59,6 +59,9 @@ pub enum ProduceError {
     /// Too much is in flight, or the journal is full: try again later.
     #[error("the log cannot take more at the moment")]
     Overloaded,
+    /// The disk is nearly full: nothing was appended, and the same may be tried again until there is room.
+    #[error("the disk is nearly full")]
+    DiskFull,
     /// The log failed; the process is about to end.
     #[error("the log failed")]
     Storage,

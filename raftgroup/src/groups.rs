@@ -5,7 +5,7 @@ use std::rc::{Rc, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
-use engine::log::{Captured, ReplicaLog, Restored, ShardLog, StateSource};
+use engine::log::{Captured, DiskState, ReplicaLog, Restored, ShardLog, StateSource};
 use engine::rt;
 use engine::types::{GroupId, NodeId, RaftIndex, ReplicaId};
 use indexmap::IndexMap;
@@ -208,6 +208,11 @@ impl Groups {
 
     pub(crate) fn bell(&self) -> &Bell {
         &self.bell
+    }
+
+    /// What is known of the disk. While it is nearly full batches are refused, and nothing that takes space should be begun.
+    pub fn disk(&self) -> DiskState {
+        self.log.disk()
     }
 
     pub fn shard_log(&self) -> &ShardLog {

@@ -131,7 +131,8 @@ impl Group {
                 self.room()
             },
             |base_offset, epoch| (EntryKind::Batch, batch.stamped(base_offset, epoch)),
-        )?;
+        );
+        let taken = taken.map_err(|e| self.refusal(e))?;
         self.answer(taken, &batch.header, acks)
     }
 
@@ -158,7 +159,8 @@ impl Group {
                 let stamped = extent.stamped(base_offset, epoch);
                 (EntryKind::Extent, stamped.encode())
             },
-        )?;
+        );
+        let taken = taken.map_err(|e| self.refusal(e))?;
         if let Some(index) = taken.pending {
             self.log.keep_extent(&extent, index);
         }
@@ -169,13 +171,15 @@ impl Group {
     /// would be refused is refused here, before anything is written.
     pub async fn put_extent(&self, batch: &Batch) -> Result<Option<Extent>, ProduceError> {
         self.usable()?;
-        if self.machine.borrow().taken_before(&batch.header)?.is_some() {
+        let taken = self.machine.borrow().taken_before(&batch.header);
+        if taken.map_err(|e| self.refusal(e))?.is_some() {
             return Ok(None);
         }
         self.room()?;
         match self.log.put_extent(batch).await {
             Ok(extent) => Ok(Some(extent)),
             Err(LogError::Removed) => Err(ProduceError::Removed),
+            Err(e) if e.is_full() => Err(ProduceError::DiskFull),
             Err(e) => {
                 self.log.fail(e);
                 Err(ProduceError::Storage)
@@ -183,7 +187,19 @@ impl Group {
         }
     }
 
+    /// A batch that came behind one that was refused for want of room is refused for that too: the client sends both again, in order.
+    fn refusal(&self, e: ProduceError) -> ProduceError {
+        match e {
+            ProduceError::OutOfOrderSequence if self.bell.disk_is_full() => ProduceError::DiskFull,
+            e => e,
+        }
+    }
+
+    /// Asked only for what isn't written already: repeats are answered on a full disk as well.
     fn room(&self) -> Result<(), ProduceError> {
+        if self.bell.disk_is_full() {
+            return Err(ProduceError::DiskFull);
+        }
         if self.waits.borrow().has_room() && self.bell.log_has_room() {
             Ok(())
         } else {

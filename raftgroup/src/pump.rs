@@ -70,6 +70,11 @@ impl Bell {
         self.log.pressure() < limits::REFUSE_PRESSURE
     }
 
+    /// New batches are to be refused; whatever frees space goes on.
+    pub fn disk_is_full(&self) -> bool {
+        self.log.disk().refusing
+    }
+
     /// Bytes of the largest entry that the log takes.
     pub fn largest_entry(&self) -> usize {
         self.log.max_entry_bytes()

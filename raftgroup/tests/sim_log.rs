@@ -4,6 +4,8 @@
 //! drawn disk operation, recovery's own included, or clean. After every start each log is read from its start: offsets are dense, every acknowledged batch
 //! is where it was acknowledged, none is there twice, and none comes back that a reader once found missing.
 //!
+//! The same on a disk that fills and empties while all this happens, also between starts: nothing ends, batches are refused, and taken again when there is room.
+//!
 //! `SIM_SEEDS` says how many seeds (default 40), `SIM_SEED` runs just one. Every run prints how often each fault fired.
 #![cfg(tailrace_sim)]
 
@@ -43,7 +45,16 @@ struct Outside {
     groups: Vec<RefCell<Known>>,
     checked: RefCell<u64>,
     starts_checked: RefCell<u64>,
+    /// Shards that have served once: their journals are there for good.
+    served: RefCell<BTreeSet<u16>>,
     running: Cell<u16>,
+    /// Shards that still append.
+    appending: Cell<u16>,
+    /// Batches refused because the disk was full, and times that producing went on afterwards without a restart.
+    refused: Cell<u64>,
+    resumed: Cell<u64>,
+    /// Batches that were taken and committed only when there was room again.
+    waited: Cell<u64>,
     extents: Cell<u64>,
 }
 
@@ -54,6 +65,8 @@ struct Plan {
     rounds: u64,
     close: bool,
     check_only: bool,
+    /// The disk fills and empties.
+    tight: bool,
 }
 
 type Parts = Rc<RefCell<Option<Vec<Option<RecoveredShard>>>>>;
@@ -132,10 +145,24 @@ async fn shard_main(id: ShardId, plan: Plan) {
         check(g, &outside, *n).await;
     }
     *outside.starts_checked.borrow_mut() += 1;
+    outside.served.borrow_mut().insert(id.0);
     if !plan.check_only {
         for _ in 0..plan.rounds {
+            let journals = outside.served.borrow().len() == usize::from(plan.shards);
+            if plan.tight && journals && rt::random_u64() % 6 == 0 {
+                squeeze(rt::random_u64());
+            }
             round(&mine, &outside).await;
         }
+        if plan.tight {
+            World::current().configure(|c| c.disk_bytes = None);
+            resume(&log, &mine, &outside).await;
+        }
+    }
+    // As in a node: logs close when no shard takes anything any more.
+    outside.appending.set(outside.appending.get() - 1);
+    while plan.close && outside.appending.get() > 0 {
+        rt::sleep(Duration::from_millis(1)).await;
     }
     if plan.close {
         log.close().await.expect("a clean end");
@@ -145,6 +172,48 @@ async fn shard_main(id: ShardId, plan: Plan) {
     while outside.running.get() > 0 {
         rt::sleep(Duration::from_millis(1)).await;
     }
+}
+
+/// Gives the disk another size: from not a byte left to plenty.
+fn squeeze(draw: u64) {
+    let world = World::current();
+    let left = [0, 4096, 60 << 10, 300 << 10, 1 << 20, 6 << 20, 16 << 20][(draw % 7) as usize];
+    let size = world.used_bytes() + left;
+    world.configure(|c| c.disk_bytes = Some(size));
+}
+
+/// There is room again: every group takes batches soon, without a restart.
+async fn resume(log: &ShardLog, mine: &[(i32, Rc<Group>)], outside: &Rc<Outside>) {
+    let began = rt::now();
+    for (n, g) in mine {
+        loop {
+            let id = {
+                let mut k = outside.groups[*n as usize].borrow_mut();
+                k.next_id += 1;
+                k.next_id
+            };
+            match g.produce(numbered(id, 1, 20), Acks::All, rt::wall_clock_ms()) {
+                Ok(Produced::Wait(w)) => {
+                    let a = w.await.expect("a sole voter commits");
+                    let mut k = outside.groups[*n as usize].borrow_mut();
+                    k.acknowledged.insert(id, a.base_offset);
+                    break;
+                }
+                Ok(Produced::Done(_)) => panic!("acks=all waits"),
+                Err(ProduceError::DiskFull | ProduceError::Overloaded) => {}
+                Err(e) => panic!("refused: {e:?}"),
+            }
+            let waited = began.elapsed();
+            assert!(
+                waited < Duration::from_secs(30),
+                "group {n} takes nothing though the disk has room: pressure {}, {:?}",
+                log.pressure(),
+                log.disk()
+            );
+            rt::sleep(Duration::from_millis(20)).await;
+        }
+    }
+    outside.resumed.set(outside.resumed.get() + 1);
 }
 
 /// Every group gets a few batches at once; their acknowledgements are noted as they come.
@@ -173,12 +242,25 @@ async fn round(mine: &[(i32, Rc<Group>)], outside: &Rc<Outside>) {
                 Ok(Produced::Wait(w)) => waits.push((*n, id, w)),
                 Ok(Produced::Done(_)) => panic!("acks=all waits"),
                 Err(ProduceError::Overloaded) => {}
+                Err(ProduceError::DiskFull) => outside.refused.set(outside.refused.get() + 1),
                 Err(e) => panic!("refused: {e:?}"),
             }
         }
     }
-    for (n, id, w) in waits {
-        let a = w.await.expect("a sole voter commits");
+    for (n, id, mut w) in waits {
+        // What was taken just before the last byte went may have to wait for room.
+        let soon = rt::timeout(Duration::from_secs(20), &mut w).await;
+        let committed = match soon {
+            Ok(committed) => committed,
+            Err(_) => {
+                World::current().configure(|c| c.disk_bytes = None);
+                outside.waited.set(outside.waited.get() + 1);
+                rt::timeout(Duration::from_secs(20), w)
+                    .await
+                    .expect("with room again it goes on")
+            }
+        };
+        let a = committed.expect("a sole voter commits");
         outside.groups[n as usize]
             .borrow_mut()
             .acknowledged
@@ -243,9 +325,12 @@ struct Verdict {
     starts: u64,
     in_recovery: u64,
     trace: u64,
+    refused: u64,
+    resumed: u64,
+    waited: u64,
 }
 
-fn run_seed(seed: u64) -> Verdict {
+fn run_seed(seed: u64, tight: bool) -> Verdict {
     let _replay = Replay(seed);
     let world = World::new(seed, SimConfig::default());
     let outside = Rc::new(Outside {
@@ -258,12 +343,21 @@ fn run_seed(seed: u64) -> Verdict {
     let mut in_recovery = 0;
     for start in 0..=STARTS {
         let last = start == STARTS;
+        // New journals need room: on a tight disk their number stays.
+        let shards = if tight { seed % 3 } else { draw(3) };
         let plan = Plan {
-            shards: 1 + draw(3) as u16,
+            shards: 1 + shards as u16,
             rounds: 5 + draw(60),
             close: draw(4) == 0,
             check_only: last,
+            tight,
         };
+        if tight {
+            // A start on a full disk has journals: one before it has served.
+            let full = !last && outside.served.borrow().len() == usize::from(plan.shards);
+            let size = world.used_bytes() + draw(3) * 4096;
+            world.configure(|c| c.disk_bytes = full.then_some(size));
+        }
         let ops = world.faults().disk_ops;
         let how = if draw(4) == 0 {
             Stop::Kill
@@ -282,6 +376,7 @@ fn run_seed(seed: u64) -> Verdict {
             );
         }
         outside.running.set(plan.shards);
+        outside.appending.set(plan.shards);
         PARTS.set(Some((Rc::default(), outside.clone())));
         let launch = Launch {
             shards: plan.shards,
@@ -308,20 +403,33 @@ fn run_seed(seed: u64) -> Verdict {
         starts,
         in_recovery,
         trace: world.trace(),
+        refused: outside.refused.get(),
+        resumed: outside.resumed.get(),
+        waited: outside.waited.get(),
     }
 }
 
 #[test]
 fn nothing_acknowledged_is_lost() {
+    many(false);
+}
+
+#[test]
+fn nothing_acknowledged_is_lost_on_a_disk_that_fills() {
+    many(true);
+}
+
+fn many(tight: bool) {
     let (seeds, alone) = seeds();
     let mut sum = rt::sim::Faults::default();
     let (mut checked, mut starts, mut in_recovery, mut repeated, mut extents) = (0, 0, 0, 0, 0);
+    let (mut refused, mut resumed, mut waited) = (0, 0, 0);
     for &seed in &seeds {
-        let v = run_seed(seed);
+        let v = run_seed(seed, tight);
         // Two runs of a seed take the same steps.
         if seed % 10 == 1 {
             assert_eq!(
-                run_seed(seed).trace,
+                run_seed(seed, tight).trace,
                 v.trace,
                 "seed {seed} isn't repeatable"
             );
@@ -331,6 +439,10 @@ fn nothing_acknowledged_is_lost() {
         extents += v.extents;
         starts += v.starts;
         in_recovery += v.in_recovery;
+        refused += v.refused;
+        resumed += v.resumed;
+        waited += v.waited;
+        sum.no_room += v.faults.no_room;
         let f = &v.faults;
         sum.kills += f.kills;
         sum.power_cuts += f.power_cuts;
@@ -341,6 +453,26 @@ fn nothing_acknowledged_is_lost() {
         sum.names_lost += f.names_lost;
         sum.reordered += f.reordered;
         sum.disk_ops += f.disk_ops;
+    }
+    if tight {
+        println!(
+            "SHOW tight_seeds={} tight_acknowledged_checked={checked} tight_refused={refused} tight_resumed={resumed} tight_waited={waited} tight_no_room={}",
+            seeds.len(),
+            sum.no_room
+        );
+        let fired = [
+            checked,
+            refused,
+            resumed,
+            sum.no_room,
+            in_recovery,
+            sum.writes_lost,
+        ];
+        assert!(
+            alone || fired.iter().all(|n| *n > 0),
+            "a fault never fired: {fired:?}"
+        );
+        return;
     }
     println!(
         "SHOW seeds={} acknowledged_checked={checked} extents={extents} starts_checked={starts} kills={} power_cuts={} stops_in_recovery={in_recovery} writes_lost={} writes_torn={} writes_kept={} journal_writes_in_flight={} names_lost={} reordered={} disk_ops={} repeated={repeated}",

@@ -280,6 +280,9 @@ fn gauge(kafka: &Shard) {
     m.groups.set(kafka.groups.len() as u64);
     m.groups_led.set(kafka.groups.led() as u64);
     m.memory_used_bytes.set(kafka.budget.used_total());
+    let disk = kafka.groups.disk();
+    m.disk_free_bytes.set(disk.free_bytes);
+    m.disk_full.set(u64::from(disk.refusing));
     m.memory_budget_bytes.set(kafka.budget.total());
 }
 

@@ -46,6 +46,16 @@ impl ExtentFileId {
     pub fn file_name(&self) -> String {
         format!("{}-{}{SUFFIX}", self.boot_epoch, self.number)
     }
+
+    /// The extent file of this name, if it is one.
+    pub fn of_name(name: &str) -> Option<ExtentFileId> {
+        let (boot_epoch, number) = name.strip_suffix(SUFFIX)?.split_once('-')?;
+        let id = ExtentFileId {
+            boot_epoch: BootEpoch(boot_epoch.parse().ok()?),
+            number: number.parse().ok()?,
+        };
+        (id.file_name() == name).then_some(id)
+    }
 }
 
 const SUFFIX: &str = ".extent";
@@ -250,7 +260,13 @@ impl ReplicaLog {
         };
         let directory = self.directory();
         let path = directory.join(active.id.file_name());
-        write(&path, position, &batch.bytes).await?;
+        if let Err(e) = write(&path, position, &batch.bytes).await {
+            if e.is_full() {
+                self.inner.space.ran_out();
+                self.give_back(&active, position, &path).await;
+            }
+            return Err(e);
+        }
         if !active.named.get() {
             let parent = partitions_dir(&self.inner.cfg.data_dir);
             for dir in [&directory, &parent] {
@@ -263,6 +279,29 @@ impl ReplicaLog {
         self.inner.metrics.extents_written.increment();
         self.inner.metrics.extent_bytes_written.add(bytes);
         Ok(Extent::new(active.id, position, batch))
+    }
+
+    /// An extent found no room. What of it arrived is given back, unless another lies behind it already: then it goes with the file.
+    async fn give_back(&self, active: &ActiveExtents, position: u64, path: &Path) {
+        let options = OpenOptions {
+            write: true,
+            ..OpenOptions::default()
+        };
+        let Ok(file) = File::open(path, options).await else {
+            return;
+        };
+        // From this step on nobody writes behind it: what comes next begins another file.
+        let last = self
+            .state
+            .borrow_mut()
+            .extents
+            .active
+            .take_if(|a| a.id == active.id && a.end == active.end)
+            .is_some();
+        if last && file.set_len(position).await.is_err() {
+            tracing::debug!(path = %path.display(), "what was written of an extent stays until its file goes");
+        }
+        let _ = file.close().await;
     }
 
     /// What happened to an extent can't be told from a log that failed (design §4, Faults).

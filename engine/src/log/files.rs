@@ -80,7 +80,7 @@ impl Files {
 
     /// The directory of a replica's segments. Doesn't depend on the shard.
     pub fn directory(&self, group: GroupId, replica: ReplicaId) -> PathBuf {
-        partitions_dir(&self.data_dir).join(format!("{group}-r{replica}"))
+        partitions_dir(&self.data_dir).join(directory_name(group, replica))
     }
 
     /// The segment's file, opened if it isn't. It stays open at least as long as the caller holds it.
@@ -192,7 +192,9 @@ impl Files {
         };
         let rows = rows.filter(|r| !r.is_empty() && segment.meta.borrow().holds(r));
         let rows = Rc::new(rows.unwrap_or_else(|| {
-            tracing::warn!(path = %path.display(), "the index is damaged or missing; reads of this segment begin at its front");
+            if !segment.gone.get() {
+                tracing::warn!(path = %path.display(), "the index is damaged or missing; reads of this segment begin at its front");
+            }
             let m = segment.meta.borrow();
             vec![IndexRow {
                 offset: m.base_offset,
@@ -259,7 +261,8 @@ impl Files {
         let mut directories = BTreeSet::new();
         for s in segments {
             // Cleared first: a write that comes while the sync runs sets it again.
-            if !s.unsynced.replace(false) {
+            // One that its replica has let go of is named by nothing that is to come, and may be removed already.
+            if !s.unsynced.replace(false) || s.gone.get() {
                 continue;
             }
             let file = self.open_segment(&s).await?;
@@ -296,6 +299,24 @@ impl Files {
         self.metrics.damaged_ranges.increment();
         tracing::error!(%group, %from, %to, path = %path.display(), "these offsets are damaged on disk and can't be served");
     }
+}
+
+/// The name of a replica's directory.
+pub(crate) fn directory_name(group: GroupId, replica: ReplicaId) -> String {
+    format!("{group}-r{replica}")
+}
+
+/// Whose directory this is, if it is a replica's.
+pub(crate) fn replica_of_directory(name: &str) -> Option<(GroupId, ReplicaId)> {
+    let (group, replica) = name.rsplit_once("-r")?;
+    let (topic, partition) = group.split_once('-')?;
+    let group = GroupId {
+        topic: TopicId(uuid::Uuid::try_parse(topic).ok()?),
+        partition: partition.parse().ok()?,
+    };
+    let replica = ReplicaId(replica.parse().ok()?);
+    // Written the way that we write it.
+    (directory_name(group, replica) == name).then_some((group, replica))
 }
 
 /// Files that are being removed; a start removes what is left of them.

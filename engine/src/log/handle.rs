@@ -9,7 +9,7 @@ use bytes::Bytes;
 use super::readahead::Patience;
 use super::reader::{Source, segment_for};
 use super::segment::IndexRow;
-use super::shard::{Inner, Replica, Trash};
+use super::shard::{Discarded, Inner, Replica, Trash};
 use super::{LogError, LogPolicy, PendingRead, Read};
 use crate::limits::*;
 use crate::types::*;
@@ -126,9 +126,11 @@ impl ReplicaLog {
         let mut checkpoint = self.inner.checkpoint.borrow_mut();
         checkpoint
             .trash
-            .extend(gone.into_iter().map(Trash::Segment));
+            .extend(gone.into_iter().map(Discarded::trimmed));
         let paths = extents.iter().map(|f| directory.join(f.file_name()));
-        checkpoint.trash.extend(paths.map(Trash::Extents));
+        checkpoint
+            .trash
+            .extend(paths.map(|p| Discarded::of(Trash::Extents(p))));
         self.inner.janitor.notify();
     }
 

@@ -80,6 +80,7 @@ pub(crate) struct Journal {
     failed: bool,
     /// The ring is about to become longer: it must not wrap meanwhile (L3).
     growing: bool,
+    short_of_room: bool,
 }
 
 impl Journal {
@@ -93,11 +94,9 @@ impl Journal {
         live: Vec<ChainPoint>,
         last_directory: &Directory,
     ) -> Journal {
-        superblock.epochs.push(EpochStart {
-            boot_epoch,
-            at: end,
-        });
+        superblock.epochs.push(EpochStart::of(boot_epoch, end));
         superblock.prune_epochs();
+        superblock.bound_epochs();
         superblock.sequence += 1;
         let live = live
             .into_iter()
@@ -121,6 +120,7 @@ impl Journal {
             unvouched: false,
             failed: false,
             growing: false,
+            short_of_room: false,
         }
     }
 
@@ -372,7 +372,11 @@ impl Journal {
     /// Where a block of `bytes` can go without touching a live one; `None` when only reclaim can make room (L6).
     fn place(&self, bytes: u64, bulk: bool) -> Option<(u64, u32)> {
         // An eighth of the ring is kept for what makes room: elections, without which nothing is committed and so nothing written out, and copies (L6).
-        let kept = if !bulk { 0 } else { self.capacity_bytes() / 8 };
+        let kept = match (bulk, self.short_of_room) {
+            (false, _) => 0,
+            (true, false) => self.capacity_bytes() / 8,
+            (true, true) => self.capacity_bytes() / 16,
+        };
         if self.live_bytes() + bytes + kept > self.capacity_bytes() {
             return None;
         }
@@ -444,6 +448,11 @@ impl Journal {
     /// L3: the ring grows only while its live part hasn't wrapped.
     pub fn can_grow(&self) -> bool {
         self.head.lap == self.superblock.tail.lap
+    }
+
+    /// The disk is nearly full: no new batches come, and those that wait may take half of what is kept, so that what frees space doesn't wait behind them.
+    pub fn set_short_of_room(&mut self, short: bool) {
+        self.short_of_room = short;
     }
 
     pub fn set_growing(&mut self, growing: bool) {

@@ -4,7 +4,7 @@
 //! entries are written out to segments, and checkpoints let the journal go of its old blocks. Readers take from memory what is there and from segments what isn't.
 //!
 //! Reading order: [`record`] and [`block`] (what a commit looks like), [`journal`] (how commits are made), [`replica`] (a log in memory), [`writeout`], [`segment`],
-//! [`extent`] and [`reader`] (on disk), [`checkpoint`] and [`janitor`] (letting go), [`replay`], [`recovered`] and [`recovery`] (coming back), [`shard`] and [`handle`] (what the crates above call).
+//! [`extent`] and [`reader`] (on disk), [`checkpoint`] and [`janitor`] (letting go), [`space`] (a disk that fills), [`replay`], [`recovered`] and [`recovery`] (coming back), [`shard`] and [`handle`] (what the crates above call).
 //!
 //! Bounds are in [`crate::limits`]. All state of a shard is changed by synchronous functions; tasks do the waiting.
 
@@ -36,6 +36,7 @@ mod replay;
 mod replica;
 mod segment;
 mod shard;
+mod space;
 pub mod superblock;
 mod terms;
 mod wire;
@@ -51,6 +52,7 @@ pub use readahead::Patience;
 pub use reader::PendingRead;
 pub use recovery::{RecoveredShard, Recovery, RecoveryReport, recover};
 pub use shard::{Restored, ShardLog};
+pub use space::DiskState;
 
 /// What can go wrong with the log.
 #[derive(Debug, Error)]
@@ -71,10 +73,21 @@ pub enum LogError {
         from: Offset,
         to: Offset,
     },
+    /// The log's start has moved above what was asked for, while it was being read.
+    #[error("what was to be read lies below the log's start by now")]
+    Trimmed,
     #[error("the replica is not here any more")]
     Removed,
     #[error("replica {0} exists already")]
     Exists(ReplicaId),
+}
+
+impl LogError {
+    /// There was no room for it: what was to be written isn't, and may be tried again.
+    pub fn is_full(&self) -> bool {
+        use std::io::ErrorKind::{QuotaExceeded, StorageFull};
+        matches!(self, LogError::Io { source, .. } if matches!(source.kind(), StorageFull | QuotaExceeded))
+    }
 }
 
 /// The state of the layer above at one point of a replica's log.

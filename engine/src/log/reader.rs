@@ -59,7 +59,14 @@ impl PendingRead {
     /// With patience it waits for memory: only for who holds none. What there is no memory for in time is not given, nor is a first batch above `largest` bytes.
     pub async fn run(self, patience: Patience, largest: usize) -> Result<Vec<Bytes>, LogError> {
         match &self.source {
-            Source::Segment(segment) => self.run_in(segment, patience, largest).await,
+            Source::Segment(segment) => {
+                let found = self.run_in(segment, patience, largest).await;
+                // Whatever a segment seemed to be that was being removed meanwhile: it isn't damage.
+                match found {
+                    Err(_) if segment.gone.get() => Err(LogError::Trimmed),
+                    found => found,
+                }
+            }
             Source::Extent { directory, extent } => {
                 self.read_extent(directory, extent, patience, largest).await
             }
@@ -120,6 +127,7 @@ impl PendingRead {
                 .await;
         }
         match walk.damaged {
+            Some(_) if walk.batches.is_empty() && segment.gone.get() => Err(LogError::Trimmed),
             Some((from, to)) if walk.batches.is_empty() => {
                 let to = match to {
                     Some(to) => to,

@@ -33,6 +33,8 @@ pub(crate) struct RecoveredReplica {
     pub journal: u32,
     /// It isn't known what it lost; the start that lost it.
     pub suspect: Option<BootEpoch>,
+    /// Its segments are gone, with their directory.
+    pub lost_directory: bool,
     /// Entries were missing when a later one was found.
     hole: Option<BootEpoch>,
     /// The term in the checkpoint frame: what was begun to be written out by then isn't of a later one.
@@ -48,6 +50,7 @@ impl RecoveredReplica {
             slots: VecDeque::new(),
             journal,
             suspect: None,
+            lost_directory: false,
             hole: None,
         }
     }

@@ -14,11 +14,14 @@ use bytes::Bytes;
 use super::block::Seed;
 use super::checkpoint::{self, Loaded, Owner};
 use super::directory::{Directory, Run};
-use super::files::{TRASH_PREFIX, io_error, partitions_dir, read_whole_synced};
+use super::files::{
+    TRASH_PREFIX, directory_name, io_error, partitions_dir, read_whole_synced, replica_of_directory,
+};
 use super::node_file::{self, NodeFile};
 use super::record::{self, Record};
 use super::recovered::RecoveredReplica;
 use super::replay::{JournalScan, Step};
+use super::space::Space;
 use super::superblock::{ChainPoint, Superblock};
 use super::{LogError, StoreConfig};
 use crate::rt::{self, File, OpenOptions};
@@ -131,10 +134,13 @@ pub struct RecoveredShard {
     pub(crate) journal: Option<RecoveredJournal>,
     pub(crate) checkpoint: (u64, u64),
     pub(crate) covered: Arc<Covered>,
+    pub(crate) space: Arc<Space>,
     /// Checkpoint files of earlier starts, to be removed once every shard has a base of this one.
     pub(crate) old_checkpoints: Vec<PathBuf>,
     /// Shards that are no more: what is left of them is removed after that.
     pub(crate) orphans: Vec<Orphan>,
+    /// Names of directories that belong to no replica.
+    pub(crate) strays: Vec<String>,
 }
 
 /// A shard of an earlier start that this one doesn't have.
@@ -570,6 +576,7 @@ pub async fn recover(cfg: &StoreConfig) -> Result<Recovery, LogError> {
         old_checkpoints.entry(remover).or_default().extend(paths);
     }
     let covered = Arc::new(Covered::new(cfg.shards));
+    let space = Arc::new(Space::open(&cfg.data_dir, cfg.shards).await?);
     let mut parts: Vec<RecoveredShard> = (0..shards)
         .map(|s| RecoveredShard {
             node,
@@ -577,14 +584,28 @@ pub async fn recover(cfg: &StoreConfig) -> Result<Recovery, LogError> {
             journal: journals.remove(&s),
             checkpoint: checkpoints.get(&s).copied().unwrap_or((0, 0)),
             covered: covered.clone(),
+            space: space.clone(),
             old_checkpoints: old_checkpoints.remove(&s).unwrap_or_default(),
             orphans: if s == 0 {
                 std::mem::take(&mut orphans)
             } else {
                 Vec::new()
             },
+            strays: Vec::new(),
         })
         .collect();
+    let directories = list(&partitions_dir(&cfg.data_dir)).await?;
+    for name in &directories {
+        if let Some((group, replica)) = replica_of_directory(name)
+            && !assembly.replicas.contains_key(&replica)
+        {
+            let owner = shard_of(group, cfg.shards);
+            parts[usize::from(owner.0)].strays.push(name.clone());
+        }
+    }
+    for r in assembly.replicas.values_mut() {
+        name_lost_directory(r, &directories);
+    }
     for mut r in assembly.replicas.into_values() {
         let state_at = r.frame.state_at;
         if r.frame.group == GroupId::METADATA && state_at > r.last() {
@@ -622,6 +643,25 @@ pub async fn recover(cfg: &StoreConfig) -> Result<Recovery, LogError> {
     })
 }
 
+/// Says what is lost when a replica's whole directory is: here, and not when somebody reads it.
+fn name_lost_directory(r: &mut RecoveredReplica, directories: &[String]) {
+    let f = &r.frame;
+    let name = directory_name(f.group, f.id);
+    let mut written = f.manifest.iter().filter(|m| m.end > 0);
+    let (Some(first), Some(last)) = (written.clone().next(), written.next_back()) else {
+        return;
+    };
+    if directories.binary_search(&name).is_ok() {
+        return;
+    }
+    let from = first.base_offset.max(f.log_start);
+    tracing::error!(
+        group = %f.group, %from, to = %last.next_offset, directory = %name,
+        "the directory of this partition is missing: these offsets (the last not included) are lost and answer an error; put the directory back, or delete the records"
+    );
+    r.lost_directory = true;
+}
+
 /// What is known of the last commit of a journal.
 enum Held {
     Records(Bytes),
@@ -635,11 +675,24 @@ async fn replay(
 ) -> Result<BTreeMap<u32, RecoveredJournal>, LogError> {
     let mut ended = BTreeMap::new();
     let mut newest: BTreeMap<u32, Held> = BTreeMap::new();
+    // One step ahead of each: only a block itself says which start wrote it.
+    let mut steps: Vec<Option<Step>> = Vec::new();
+    steps.resize_with(scans.len(), || None);
     while !scans.is_empty() {
-        let oldest = (0..scans.len()).min_by_key(|i| scans[*i].1.next_epoch());
-        let at = oldest.expect("some journal is left");
+        for ((_, scan), step) in scans.iter_mut().zip(&mut steps) {
+            if step.is_none() {
+                *step = Some(scan.next().await?);
+            }
+        }
+        let oldest = scans
+            .iter()
+            .zip(&steps)
+            .map(|((_, scan), step)| step.as_ref().map(|s| scan.epoch_of(s)))
+            .enumerate()
+            .min_by_key(|(_, epoch)| *epoch);
+        let (at, _) = oldest.expect("some journal is left");
         let (number, scan) = &mut scans[at];
-        match scan.next().await? {
+        match steps[at].take().expect("every journal is a step ahead") {
             Step::Block {
                 boot_epoch,
                 lsn,
@@ -678,6 +731,7 @@ async fn replay(
                     });
                 }
                 let (number, scan) = scans.swap_remove(at);
+                steps.swap_remove(at);
                 let journal = RecoveredJournal {
                     superblock: scan.superblock.clone(),
                     end: scan.cursor,

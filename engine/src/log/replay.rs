@@ -13,7 +13,7 @@ use super::block::{self, BlockHeader, HEADER_BYTES, MAX_BLOCK_BYTES, Seed};
 use super::directory::Directory;
 use super::files::io_error;
 use super::superblock::{
-    ChainPoint, DATA_START, EpochStart, MAX_EPOCHS, SUPERBLOCK_BYTES, Superblock, SuperblockError,
+    ChainPoint, DATA_START, EpochStart, SUPERBLOCK_BYTES, Superblock, SuperblockError,
 };
 use crate::limits::{BLOCK_BYTES, COMMITS_IN_FLIGHT};
 use crate::rt::{File, OpenOptions};
@@ -56,6 +56,8 @@ pub(crate) struct JournalScan {
     window: (u64, Bytes),
     /// The block before wasn't read, so that its CRC isn't known.
     unchained: bool,
+    /// The start of the block before: within a run of starts they only go up.
+    reached: BootEpoch,
 }
 
 fn found(
@@ -139,15 +141,6 @@ impl JournalScan {
                 why,
             });
         }
-        if superblock.epochs.len() >= MAX_EPOCHS {
-            let why = format!(
-                "{MAX_EPOCHS} starts in a row ended before their first checkpoint; let one run for a minute"
-            );
-            return Err(LogError::Format {
-                path: path.to_owned(),
-                why,
-            });
-        }
         Ok(Some(JournalScan {
             path: path.to_owned(),
             cursor: superblock.tail,
@@ -157,6 +150,7 @@ impl JournalScan {
             seed,
             window: (0, Bytes::new()),
             unchained: false,
+            reached: BootEpoch(0),
         }))
     }
 
@@ -167,11 +161,16 @@ impl JournalScan {
             .map_err(io_error("cannot close", &self.path))
     }
 
-    /// The start whose block comes next.
-    pub fn next_epoch(&self) -> Option<BootEpoch> {
-        self.superblock
-            .epoch_of(self.cursor.lsn)
-            .map(|e| e.boot_epoch)
+    /// The start that a step belongs to, this journal being read up to behind it.
+    pub fn epoch_of(&self, step: &Step) -> BootEpoch {
+        match step {
+            Step::Block { boot_epoch, .. } | Step::Damaged { boot_epoch, .. } => *boot_epoch,
+            // The end comes when all that was written before the last start has been read, in other journals too.
+            Step::End { .. } => self
+                .superblock
+                .epoch_of(self.cursor.lsn)
+                .map_or(self.reached, |e| e.boot_epoch),
+        }
     }
 
     /// Bytes at a position: a slice of the window, which moves there if it must.
@@ -225,10 +224,8 @@ impl JournalScan {
                 continue;
             };
             let chained = self.unchained || h.previous_crc == self.cursor.previous_crc;
-            if h.boot_epoch == epoch.boot_epoch
-                && h.lsn == self.cursor.lsn
-                && h.lap == lap
-                && chained
+            let epochs = epoch.boot_epoch.max(self.reached)..=epoch.last;
+            if epochs.contains(&h.boot_epoch) && h.lsn == self.cursor.lsn && h.lap == lap && chained
             {
                 self.live.push(ChainPoint {
                     lsn: h.lsn,
@@ -243,6 +240,7 @@ impl JournalScan {
                     previous_crc: crc,
                 };
                 self.unchained = false;
+                self.reached = h.boot_epoch;
                 let records =
                     whole.slice(HEADER_BYTES + h.directory_bytes as usize..h.used_bytes as usize);
                 return Ok(Step::Block {
@@ -252,11 +250,12 @@ impl JournalScan {
                 });
             }
         }
-        self.broken(epoch.boot_epoch).await
+        self.broken(epoch).await
     }
 
     /// There is no valid block `cursor.lsn`: L4.
-    async fn broken(&mut self, boot_epoch: BootEpoch) -> Result<Step, LogError> {
+    async fn broken(&mut self, epoch: EpochStart) -> Result<Step, LogError> {
+        let boot_epoch = epoch.last;
         let lost = self.cursor.lsn;
         let later_start = self
             .superblock
@@ -264,7 +263,11 @@ impl JournalScan {
             .iter()
             .find(|e| e.at.lsn > lost)
             .copied();
-        let (next, vouched) = self.search(boot_epoch).await?;
+        // In a run of starts a block behind the break may be one that was discarded: the next entry is where it goes on.
+        let (next, vouched) = match epoch.is_run() {
+            true => (None, false),
+            false => self.search(boot_epoch).await?,
+        };
         if !vouched && later_start.is_none() {
             let position = self.cursor.position;
             let torn = self

@@ -92,6 +92,10 @@ pub(crate) struct Segment {
     pub fresh: Cell<bool>,
     /// The last entry noted names an extent.
     after_extent: Cell<bool>,
+    /// A synced checkpoint of this start calls it sealed: no start writes to it again.
+    pub said_sealed: Cell<bool>,
+    /// Its replica lets go of it: reads that are under way may find it half gone.
+    pub gone: Cell<bool>,
 }
 
 pub(crate) struct LoadedRows {
@@ -121,6 +125,8 @@ impl Segment {
             ranges: RefCell::new(None),
             unsynced: Cell::new(false),
             fresh: Cell::new(fresh),
+            said_sealed: Cell::new(false),
+            gone: Cell::new(false),
             after_extent: Cell::new(false),
         })
     }

@@ -22,6 +22,7 @@ use super::recovered::RecoveredReplica;
 use super::recovery::{Covered, Orphan, RecoveredShard, journal_path};
 use super::replica::ReplicaState;
 use super::segment::Segment;
+use super::space::{self, DiskState, Space};
 use super::superblock::{ChainPoint, DATA_START, SUPERBLOCK_BYTES, Superblock};
 use super::terms::TermTable;
 use super::{LogError, Patience, StateSource, StoreConfig, block};
@@ -30,6 +31,9 @@ use crate::memory::{Budget, Leases, MemoryClass, Meter};
 use crate::metrics::ShardMetrics;
 use crate::rt::{self, JournalFile, Queue};
 use crate::types::*;
+
+/// Between two looks for room at a start that waits for it.
+const ROOM_PAUSE: Duration = Duration::from_millis(500);
 
 type OnFailure = Rc<dyn Fn(&LogError)>;
 pub(crate) type Replica = Rc<RefCell<ReplicaState>>;
@@ -51,7 +55,7 @@ pub(crate) struct CheckpointState {
     pub base_bytes: u64,
     /// Replicas removed since the last checkpoint, and segments that no checkpoint will name any more.
     pub removed: Vec<(ReplicaId, Lsn)>,
-    pub trash: Vec<Trash>,
+    pub trash: Vec<Discarded>,
     /// A file that a newer base stands for once the superblock vouches for that.
     pub replaced: Option<PathBuf>,
 }
@@ -61,6 +65,40 @@ pub(crate) enum Trash {
     Segment(Rc<Segment>),
     Extents(PathBuf),
     Directory(PathBuf),
+}
+
+/// Something that its replica has let go of.
+pub(crate) struct Discarded {
+    pub trash: Trash,
+    /// The commit that removes the replica, if it is removed.
+    pub removed_at: Option<Lsn>,
+}
+
+impl Discarded {
+    /// A segment below the log's start.
+    pub fn trimmed(segment: Rc<Segment>) -> Discarded {
+        segment.gone.set(true);
+        Discarded::of(Trash::Segment(segment))
+    }
+
+    /// Anything else that goes after the next checkpoint.
+    pub fn of(trash: Trash) -> Discarded {
+        Discarded {
+            trash,
+            removed_at: None,
+        }
+    }
+
+    /// Part of a replica that commit `lsn` removes.
+    pub fn removed(trash: Trash, lsn: Lsn) -> Discarded {
+        if let Trash::Segment(s) = &trash {
+            s.gone.set(true);
+        }
+        Discarded {
+            trash,
+            removed_at: Some(lsn),
+        }
+    }
 }
 
 pub(crate) struct Inner {
@@ -81,6 +119,9 @@ pub(crate) struct Inner {
     pub tail_memory: Meter,
     pub checkpoint: RefCell<CheckpointState>,
     pub covered: Arc<Covered>,
+    pub space: Arc<Space>,
+    /// When the journal was refused more room, if it was.
+    pub growth_denied: Cell<Option<rt::Instant>>,
     pub old_checkpoints: RefCell<Vec<PathBuf>>,
     pub orphans: RefCell<Vec<Orphan>>,
     /// This shard's base of this start is synced.
@@ -95,6 +136,14 @@ pub(crate) struct Inner {
     pub write_queue: RefCell<VecDeque<ReplicaId>>,
     pub durable: Notify,
     pub janitor: Notify,
+    /// What waits for its removal, files that have lost their names already apart.
+    pub removals: RefCell<VecDeque<Trash>>,
+    pub aside: RefCell<VecDeque<PathBuf>>,
+    pub removal: Notify,
+    /// The task that removes is at work.
+    pub removing: Cell<bool>,
+    /// Directories of replicas that are no more, as the start found them.
+    pub strays: RefCell<Vec<String>>,
     pub closing: Cell<bool>,
     pub closed: Cell<bool>,
     pub metrics: Rc<ShardMetrics>,
@@ -121,6 +170,9 @@ pub struct Restored {
 impl Inner {
     /// Hands what waits to the disk, as far as there is room.
     pub fn submit(self: &Rc<Self>, voucher: bool) {
+        self.journal
+            .borrow_mut()
+            .set_short_of_room(self.space.refusing());
         loop {
             let next = self.journal.borrow_mut().submit(voucher);
             let Some(submission) = next else { break };
@@ -135,7 +187,10 @@ impl Inner {
             )
         };
         self.metrics.journal_live_bytes.set(live);
-        let may_grow = live * GROW_AT > capacity && size < self.max_journal_bytes();
+        self.space.set_live(self.shard, live);
+        let may_grow = live * GROW_AT > capacity
+            && size < self.max_journal_bytes()
+            && self.growth_denied.get().is_none();
         if live * 2 > capacity || may_grow || self.tail_part() > 0.5 {
             self.janitor.notify();
         }
@@ -263,6 +318,24 @@ fn max_journal_bytes(cfg: &StoreConfig) -> u64 {
     quarter.clamp(JOURNAL_MIN_BYTES, JOURNAL_MAX_BYTES)
 }
 
+/// L6: the last of a journal is for the start that will have room on the disk for a checkpoint. One that has none leaves it alone, or a loop of restarts
+/// would fill it with elections until nothing could ever be elected, written out and let go of again.
+async fn wait_for_room(
+    journal: &Journal,
+    space: &Space,
+    path: &std::path::Path,
+) -> Result<(), LogError> {
+    let mut told = false;
+    while journal.live_bytes() > journal.capacity_bytes() / 16 * 15 && space.exhausted() {
+        if !std::mem::replace(&mut told, true) {
+            tracing::error!(path = %path.display(), "the disk is full and so is the journal: the start waits until some MiB of space are freed");
+        }
+        rt::sleep(ROOM_PAUSE).await;
+        space.look().await?;
+    }
+    Ok(())
+}
+
 async fn write_superblock(
     file: &JournalFile,
     path: &std::path::Path,
@@ -333,6 +406,7 @@ impl ShardLog {
             live,
             &directory,
         );
+        wait_for_room(&journal, &part.space, &path).await?;
         // L3: this start is on record before its first block can be.
         let s = journal.superblock();
         write_superblock(&file, &path, s.sequence, &s.encode(seed)).await?;
@@ -368,6 +442,8 @@ impl ShardLog {
                 replaced: None,
             }),
             covered: part.covered,
+            space: part.space,
+            growth_denied: Cell::new(None),
             old_checkpoints: RefCell::new(part.old_checkpoints),
             orphans: RefCell::new(part.orphans),
             reported: Cell::new(false),
@@ -377,6 +453,11 @@ impl ShardLog {
             write_queue: RefCell::default(),
             durable: Notify::default(),
             janitor: Notify::default(),
+            removals: RefCell::default(),
+            aside: RefCell::default(),
+            removal: Notify::default(),
+            removing: Cell::new(false),
+            strays: RefCell::new(part.strays),
             closing: Cell::new(false),
             closed: Cell::new(false),
             metrics,
@@ -397,6 +478,9 @@ impl ShardLog {
             rt::yield_if_needed().await;
         }
         super::janitor::start(&inner);
+        if shard == ShardId(0) {
+            space::watch(&inner);
+        }
         Ok((ShardLog(inner), restored))
     }
 
@@ -447,12 +531,13 @@ impl ShardLog {
         let mut checkpoint = self.0.checkpoint.borrow_mut();
         checkpoint.removed.push((id, lsn));
         let segments = std::mem::take(&mut r.segments);
-        checkpoint
-            .trash
-            .extend(segments.into_iter().map(Trash::Segment));
-        checkpoint
-            .trash
-            .push(Trash::Directory(self.0.files.directory(r.group, id)));
+        checkpoint.trash.extend(
+            segments
+                .into_iter()
+                .map(|s| Discarded::removed(Trash::Segment(s), lsn)),
+        );
+        let directory = Trash::Directory(self.0.files.directory(r.group, id));
+        checkpoint.trash.push(Discarded::removed(directory, lsn));
         r.drop_slots();
         self.0.janitor.notify();
         lsn
@@ -493,7 +578,7 @@ impl ShardLog {
         let journal = self.0.journal.borrow();
         let taken = journal.live_bytes() + journal.waiting_bytes() as u64;
         // What it may still grow by counts only while it can grow.
-        let room = if journal.can_grow() {
+        let room = if journal.can_grow() && self.0.growth_denied.get().is_none() {
             self.0.max_journal_bytes()
         } else {
             journal.capacity_bytes()
@@ -501,6 +586,11 @@ impl ShardLog {
         let part = taken as f32 / room as f32;
         drop(journal);
         part.max(self.0.tail_part())
+    }
+
+    /// What is known of the disk; batches must be refused when it says so.
+    pub fn disk(&self) -> DiskState {
+        self.0.space.state()
     }
 
     /// A large frame has taken memory that the batch cache may have had.
@@ -564,6 +654,7 @@ impl ShardLog {
 
 impl Inner {
     fn restore(self: &Rc<Self>, r: RecoveredReplica) -> Restored {
+        let lost_directory = r.lost_directory;
         let RecoveredReplica {
             frame,
             slots,
@@ -586,6 +677,13 @@ impl Inner {
             .iter()
             .map(|m| Segment::new(&directory, m.clone(), m.end == 0))
             .collect();
+        if lost_directory {
+            // Reads of it answer an error; what comes goes into a new one.
+            s.seal_active();
+            for lost in &s.segments {
+                lost.meta.borrow_mut().rows.clear();
+            }
+        }
         s.terms = TermTable::from_rows(frame.terms.clone())
             .expect("a frame's rows were checked when it was read");
         // Rows between the written-out index and `state_at` are in the frame; entries above it make their own.

@@ -2,6 +2,10 @@
 //!
 //! The newer valid one counts. A start's entry is durable before its first block, so a block of an earlier start that lies behind that
 //! place, torn or not, is never read again.
+//!
+//! The list is bounded: where too many starts in a row left blocks and no checkpoint, the two oldest entries become one ([`Superblock::bound_epochs`]). What keeps
+//! a discarded block out of such a stretch is the chain: at the first lsn of its second start the journal was read, synced before, and held no block of the first
+//! that chained; and it got one of the second. Within a stretch boot epochs only go up. After a break nothing of the rest of it is believed.
 
 use bytes::{BufMut, BytesMut};
 
@@ -14,11 +18,12 @@ use crate::types::{BootEpoch, Lsn};
 pub const SUPERBLOCK_BYTES: usize = 16 << 10;
 /// Where blocks begin.
 pub const DATA_START: u64 = 2 * SUPERBLOCK_BYTES as u64;
-/// Starts that one superblock can list.
+/// Entries that one superblock can list.
 pub const MAX_EPOCHS: usize = 400;
 
 const MAGIC: u32 = u32::from_le_bytes(*b"TRS1");
-const VERSION: u32 = 1;
+/// 1: entries of one start each.
+const VERSION: u32 = 2;
 
 /// A place in the chain of blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,11 +35,28 @@ pub struct ChainPoint {
     pub previous_crc: u32,
 }
 
-/// Where a start of the process began to write.
+/// Where a start of the process began to write, or a run of them the first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EpochStart {
     pub boot_epoch: BootEpoch,
+    /// The last start of the run.
+    pub last: BootEpoch,
     pub at: ChainPoint,
+}
+
+impl EpochStart {
+    pub fn of(boot_epoch: BootEpoch, at: ChainPoint) -> EpochStart {
+        EpochStart {
+            boot_epoch,
+            last: boot_epoch,
+            at,
+        }
+    }
+
+    /// Stands for several starts.
+    pub fn is_run(&self) -> bool {
+        self.last > self.boot_epoch
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -87,6 +109,7 @@ impl Superblock {
         put_varint(&mut out, self.epochs.len() as u64);
         for e in &self.epochs {
             put_varint(&mut out, e.boot_epoch.0);
+            put_varint(&mut out, e.last.0 - e.boot_epoch.0);
             put_point(&mut out, &e.at);
         }
         let used = out.len() as u32;
@@ -116,7 +139,7 @@ impl Superblock {
         if crc32c::crc32c(body) != stored {
             return Err(no);
         }
-        if version != VERSION {
+        if version == 0 || version > VERSION {
             return Err(SuperblockError::Version(version));
         }
         let mut r = Reader::new(&bytes[16..used]);
@@ -127,10 +150,10 @@ impl Superblock {
         if theirs != seed {
             return Err(SuperblockError::Foreign);
         }
-        Self::body(&mut r).ok_or(no)
+        Self::body(&mut r, version).ok_or(no)
     }
 
-    fn body(r: &mut Reader) -> Option<Superblock> {
+    fn body(r: &mut Reader, version: u32) -> Option<Superblock> {
         let sequence = r.number()?;
         let size = r.number()?;
         let tail = point(r)?;
@@ -138,14 +161,17 @@ impl Superblock {
         let n = r.count(8)?;
         let mut epochs = Vec::with_capacity(n);
         for _ in 0..n {
+            let boot_epoch = BootEpoch(r.number()?);
+            let more = if version == 1 { 0 } else { r.number()? };
             epochs.push(EpochStart {
-                boot_epoch: BootEpoch(r.number()?),
+                boot_epoch,
+                last: BootEpoch(boot_epoch.0.checked_add(more)?),
                 at: point(r)?,
             });
         }
         let ordered = epochs.windows(2).all(|w| {
             let (a, b): (&EpochStart, &EpochStart) = (&w[0], &w[1]);
-            a.boot_epoch < b.boot_epoch && a.at.lsn <= b.at.lsn
+            a.last < b.boot_epoch && a.at.lsn <= b.at.lsn
         });
         let in_ring = |p: &ChainPoint| {
             let inside = p.position >= DATA_START && p.position <= size;
@@ -180,6 +206,14 @@ impl Superblock {
             }
         }
         self.epochs = kept;
+    }
+
+    /// Makes room for one more entry: the oldest become one. The newest never takes part: it is the start that writes.
+    pub fn bound_epochs(&mut self) {
+        while self.epochs.len() > MAX_EPOCHS {
+            let second = self.epochs.remove(1);
+            self.epochs[0].last = second.last;
+        }
     }
 
     /// The start that wrote `lsn`: the last that began at or before it.
@@ -219,10 +253,7 @@ mod tests {
     }
 
     fn example() -> Superblock {
-        let start = |boot_epoch, lsn| EpochStart {
-            boot_epoch: BootEpoch(boot_epoch),
-            at: at(lsn),
-        };
+        let start = |boot_epoch, lsn| EpochStart::of(BootEpoch(boot_epoch), at(lsn));
         Superblock {
             sequence: 8,
             size: 1 << 25,
@@ -260,7 +291,8 @@ mod tests {
         let mut s = example();
         s.epochs = (0..MAX_EPOCHS as u64)
             .map(|i| EpochStart {
-                boot_epoch: BootEpoch(u64::MAX / 2 + i),
+                boot_epoch: BootEpoch(u64::MAX / 2 + i * (1 << 20)),
+                last: BootEpoch(u64::MAX / 2 + i * (1 << 20) + (1 << 20) - 1),
                 at: ChainPoint {
                     lsn: Lsn(1 << 50),
                     position: 1 << 40,
@@ -270,6 +302,52 @@ mod tests {
             })
             .collect();
         assert_eq!(s.encode(SEED).len(), SUPERBLOCK_BYTES);
+    }
+
+    #[test]
+    fn however_many_starts_leave_blocks_the_list_is_bounded() {
+        let mut s = example();
+        s.tail = at(1);
+        s.epochs.clear();
+        for start in 1..3 * MAX_EPOCHS as u64 {
+            s.epochs.push(EpochStart::of(BootEpoch(start), at(start)));
+            s.prune_epochs();
+            s.bound_epochs();
+            let back = Superblock::decode(&s.encode(SEED), SEED).unwrap();
+            assert_eq!(back, s);
+            // Every start is still known, and the writing one has its entry to itself.
+            assert_eq!(s.epochs[0].boot_epoch, BootEpoch(1));
+            let last = s.epochs.last().unwrap();
+            assert!(last.boot_epoch == BootEpoch(start) && !last.is_run());
+            assert!(
+                s.epochs
+                    .windows(2)
+                    .all(|w| w[0].last.0 + 1 == w[1].boot_epoch.0)
+            );
+        }
+        assert!(s.epochs[0].is_run() && s.epochs.len() == MAX_EPOCHS);
+    }
+
+    #[test]
+    fn what_version_1_wrote_is_read() {
+        let s = example();
+        let mut bytes = s.encode(SEED);
+        // Without the fourth's and later entries' lengths of runs: one entry alone shows the layout.
+        let one = Superblock {
+            epochs: vec![s.epochs[0]],
+            ..s
+        };
+        bytes.copy_from_slice(&one.encode(SEED));
+        let used = u32::from_le_bytes(bytes[12..16].try_into().unwrap()) as usize;
+        // The run's length is the byte behind the last boot epoch, in front of the point.
+        let mut point = BytesMut::new();
+        put_point(&mut point, &one.epochs[0].at);
+        bytes.remove(used - point.len() - 1);
+        bytes[8..12].copy_from_slice(&1u32.to_le_bytes());
+        bytes[12..16].copy_from_slice(&(used as u32 - 1).to_le_bytes());
+        let crc = crc32c::crc32c(&bytes[8..used - 1]);
+        bytes[4..8].copy_from_slice(&crc.to_le_bytes());
+        assert_eq!(Superblock::decode(&bytes, SEED), Ok(one));
     }
 
     /// The CRC of no bytes is 0, and so can be what stands for it.

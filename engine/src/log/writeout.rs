@@ -158,6 +158,11 @@ impl ReplicaState {
         }
     }
 
+    /// The plan's bytes found no room: it is as if it had never been made. What of them arrived lies behind all that is claimed and is written over.
+    pub fn abandon_write(&mut self) {
+        self.writing = false;
+    }
+
     /// The plan's bytes are in the file (not yet synced). Returns, for the cache, the last entry and the bytes charged for what was written.
     pub fn finish_write(&mut self, plan: &WritePlan) -> (RaftIndex, u64) {
         self.writing = false;

@@ -120,6 +120,11 @@ impl JournalFile {
         self.0.zero_fill(from, to).await
     }
 
+    /// Gives back what a [`JournalFile::zero_fill`] that failed had taken beyond `len`, which is no shorter than what is used.
+    pub async fn give_back(&self, len: u64) -> io::Result<()> {
+        self.0.give_back(len).await
+    }
+
     /// Journal writes completed so far: each was synced by itself.
     pub fn syncs(&self) -> u64 {
         self.0.syncs()

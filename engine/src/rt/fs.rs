@@ -33,6 +33,19 @@ pub async fn sync_dir(path: &Path) -> io::Result<()> {
     imp::fs::sync_dir(path).await
 }
 
+/// Room on a filesystem, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Room {
+    /// What a process without privileges may still write.
+    pub free: u64,
+    pub total: u64,
+}
+
+/// The room of the filesystem that holds `path`, which must exist.
+pub async fn room(path: &Path) -> io::Result<Room> {
+    imp::fs::room(path).await
+}
+
 pub async fn exists(path: &Path) -> io::Result<bool> {
     imp::fs::exists(path).await
 }

@@ -11,6 +11,7 @@ use std::rc::Rc;
 
 use bytes::Bytes;
 use engine::batch::{ATTRIBUTE_LOG_APPEND_TIME, BatchHeader};
+use engine::log::LogError;
 use engine::ring::Class;
 use engine::rt;
 use engine::types::{GroupId, Offset};
@@ -169,7 +170,11 @@ async fn find(group: &Group, query: &OffsetQuery) -> Result<OffsetAnswer, ErrorC
         MAX_TIMESTAMP => log.batch_of_max_timestamp(bound).await,
         timestamp => log.batch_by_timestamp(timestamp, bound).await,
     };
-    let batch = batch.map_err(|e| storage_error(group.id(), &e))?;
+    let batch = batch.map_err(|e| match e {
+        // Retention was faster: the client asks again.
+        LogError::Trimmed => ErrorCode::OffsetNotAvailable,
+        e => storage_error(group.id(), &e),
+    })?;
     let Some(batch) = batch else {
         return Ok(refused(ErrorCode::None));
     };

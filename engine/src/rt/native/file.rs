@@ -142,6 +142,11 @@ impl JournalFile {
         self.zero(from, to, WRITE_OUT_BYTES, ZERO_PACE).await
     }
 
+    pub async fn give_back(&self, len: u64) -> io::Result<()> {
+        let handle = self.handle.second()?;
+        super::blocking(move || handle.set_len(len)).await
+    }
+
     pub fn syncs(&self) -> u64 {
         self.syncs.get()
     }

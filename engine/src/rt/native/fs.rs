@@ -1,9 +1,12 @@
-//! Names of files, on the shard's helper threads.
+//! Names of files and the room for them, on the shard's helper threads. `unsafe`: one call of the C library.
 
+use std::ffi::CString;
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use super::blocking;
+use crate::rt::fs::Room;
 
 async fn with<T: Send + 'static>(
     path: &Path,
@@ -59,6 +62,27 @@ pub async fn sync_dir(path: &Path) -> io::Result<()> {
         path
     };
     with(path, |p| std::fs::File::open(p)?.sync_all()).await
+}
+
+pub async fn room(path: &Path) -> io::Result<Room> {
+    with(path, statvfs).await
+}
+
+fn statvfs(path: &Path) -> io::Result<Room> {
+    let c_path = CString::new(path.as_os_str().as_bytes())?;
+    let mut found = std::mem::MaybeUninit::<libc::statvfs>::uninit();
+    // SAFETY: the path ends in a zero byte and the kernel fills the whole structure, whose memory is ours.
+    let result = unsafe { libc::statvfs(c_path.as_ptr(), found.as_mut_ptr()) };
+    if result != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the call succeeded, so it is filled.
+    let found = unsafe { found.assume_init() };
+    let block = found.f_frsize;
+    Ok(Room {
+        free: found.f_bavail.saturating_mul(block),
+        total: found.f_blocks.saturating_mul(block),
+    })
 }
 
 pub async fn exists(path: &Path) -> io::Result<bool> {

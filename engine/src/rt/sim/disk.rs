@@ -171,6 +171,31 @@ impl Disk {
         &self.inodes[&inode].visible
     }
 
+    /// Whole blocks of all files that have a name; what is on its way to lengthen one counts.
+    pub fn used_bytes(&self) -> u64 {
+        let mut used = 0;
+        for names in self.visible.values() {
+            for entry in names.values() {
+                if let Entry::File(f) = entry {
+                    used += self.end_of(*f).next_multiple_of(BLOCK_BYTES as u64);
+                }
+            }
+        }
+        used
+    }
+
+    /// Bytes that a file takes more when it reaches to `end`.
+    pub fn grows_by(&self, inode: u64, end: u64) -> u64 {
+        end.saturating_sub(self.end_of(inode).next_multiple_of(BLOCK_BYTES as u64))
+    }
+
+    /// Where the file ends once all that is on its way has arrived.
+    fn end_of(&self, inode: u64) -> u64 {
+        let coming = self.in_flight.values().filter(|w| w.inode == inode);
+        let ends = coming.map(|w| w.pos + (w.data.len() * BLOCK_BYTES) as u64);
+        ends.max().unwrap_or(0).max(self.inodes[&inode].visible.len)
+    }
+
     fn inode(&mut self, inode: u64) -> &mut Inode {
         self.inodes
             .get_mut(&inode)

@@ -17,9 +17,11 @@ use bytes::Bytes;
 
 use super::exec::Event;
 use super::{Inner, current, sleep};
-use crate::limits::WRITE_OUT_BYTES;
+use crate::limits::{BLOCK_BYTES, WRITE_OUT_BYTES};
 use crate::rt::{AlignedBuf, OpenOptions};
 
+/// What a new name may take, in bytes.
+const NAME_BYTES: u64 = BLOCK_BYTES as u64;
 /// Pieces in which a new journal is zero-filled, in bytes.
 const ZERO_START_BYTES: u64 = 1 << 20;
 
@@ -29,7 +31,7 @@ pub type Writes = BTreeMap<u64, Rc<RefCell<Waiting>>>;
 /// A write that somebody may wait for.
 pub struct Waiting {
     buf: Option<AlignedBuf>,
-    fails: bool,
+    fails: Option<io::ErrorKind>,
     done: bool,
     waker: Option<Waker>,
 }
@@ -62,6 +64,23 @@ fn begin(world: &Rc<Inner>, kind: u64, takes_ns: u64) -> io::Result<()> {
     } else {
         Ok(())
     }
+}
+
+/// Room left on the disk, in bytes.
+fn free_bytes(world: &Rc<Inner>) -> u64 {
+    match world.config.borrow().disk_bytes {
+        None => u64::MAX,
+        Some(all) => all.saturating_sub(world.disk.borrow().used_bytes()),
+    }
+}
+
+/// Takes no room: only asks whether so much is there.
+fn has_room(world: &Rc<Inner>, bytes: u64) -> io::Result<()> {
+    if bytes == 0 || bytes <= free_bytes(world) {
+        return Ok(());
+    }
+    world.count(|f| f.no_room += 1);
+    Err(io::ErrorKind::StorageFull.into())
 }
 
 /// A time for something that usually takes so long, now and then much longer.
@@ -102,7 +121,7 @@ pub fn written(world: &Rc<Inner>, op: u64) {
         return;
     };
     let mut w = waiting.borrow_mut();
-    let arrives = !w.fails || world.draw(2) == 0;
+    let arrives = w.fails.is_none() || world.draw(2) == 0;
     if arrives && world.disk.borrow_mut().end_write(op) {
         world.count(|f| f.reordered += 1);
     }
@@ -118,7 +137,7 @@ fn write(inode: u64, pos: u64, buf: AlignedBuf, durable: bool) -> Write {
     let world = current();
     let waiting = Rc::new(RefCell::new(Waiting {
         buf: None,
-        fails: false,
+        fails: None,
         done: false,
         waker: None,
     }));
@@ -126,12 +145,24 @@ fn write(inode: u64, pos: u64, buf: AlignedBuf, durable: bool) -> Write {
         let size_us = (buf.len() >> 13) as u64; // 8 KiB a microsecond
         let t = time(&world, size_us + if durable { 80 } else { 35 });
         world.mix(pos);
-        let fails = begin(&world, 1 + u64::from(durable), t).is_err();
+        let broken = begin(&world, 1 + u64::from(durable), t).is_err();
+        let more = world.disk.borrow().grows_by(inode, pos + buf.len() as u64);
+        let full = has_room(&world, more).is_err();
+        // Of what doesn't fit, as much may arrive as does.
+        let fits = if full {
+            (buf.len() as u64 - more.min(buf.len() as u64)) as usize
+        } else {
+            buf.len()
+        };
         let op = world
             .disk
             .borrow_mut()
-            .begin_write(inode, pos, &buf, durable);
-        waiting.borrow_mut().fails = fails;
+            .begin_write(inode, pos, &buf[..fits], durable);
+        waiting.borrow_mut().fails = match (broken, full) {
+            (true, _) => Some(io::ErrorKind::Other),
+            (_, true) => Some(io::ErrorKind::StorageFull),
+            _ => None,
+        };
         world.writes.borrow_mut().insert(op, waiting.clone());
         world
             .executor
@@ -159,10 +190,10 @@ impl Future for Write {
             .buf
             .take()
             .expect("a future is not polled after it was ready");
-        Poll::Ready(if w.fails {
-            Err(io::Error::other("simulated I/O error"))
-        } else {
-            Ok(buf)
+        Poll::Ready(match w.fails {
+            None => Ok(buf),
+            Some(io::ErrorKind::StorageFull) => Err(io::ErrorKind::StorageFull.into()),
+            Some(_) => Err(io::Error::other("simulated I/O error")),
         })
     }
 }
@@ -192,6 +223,8 @@ async fn open(path: &Path, o: OpenOptions) -> io::Result<u64> {
     let with_path = |e: io::Error| io::Error::new(e.kind(), format!("{}: {e}", path.display()));
     let world = current();
     if o.create || o.create_new {
+        let new = !world.disk.borrow().exists(path);
+        has_room(&world, if new { NAME_BYTES } else { 0 }).map_err(with_path)?;
         change(4, 30, |d| d.open(path, o.create, o.create_new))
             .await
             .map_err(with_path)
@@ -210,6 +243,19 @@ fn len(inode: u64) -> u64 {
 }
 
 async fn allocate(inode: u64, end: u64) -> io::Result<()> {
+    let world = current();
+    let more = world.disk.borrow().grows_by(inode, end);
+    if let Err(full) = has_room(&world, more) {
+        // As on ext4: what could be had may be kept.
+        let length = len(inode);
+        let part = world.draw(2) * (free_bytes(&world) / 2);
+        let part = length.next_multiple_of(BLOCK_BYTES as u64)
+            + part / BLOCK_BYTES as u64 * BLOCK_BYTES as u64;
+        if part > length {
+            world.disk.borrow_mut().set_len(inode, part);
+        }
+        return Err(full);
+    }
     change(5, 20, |d| {
         if d.content(inode).len < end {
             d.set_len(inode, end);
@@ -321,6 +367,14 @@ impl JournalFile {
         self.zero(from, to, WRITE_OUT_BYTES as u64).await
     }
 
+    pub async fn give_back(&self, len: u64) -> io::Result<()> {
+        change(7, 50, |d| {
+            d.set_len(self.inode, len);
+            Ok(())
+        })
+        .await
+    }
+
     pub fn syncs(&self) -> u64 {
         self.syncs.get()
     }
@@ -359,9 +413,28 @@ impl Future for JournalWrite {
 
 /// Names.
 pub mod fs {
-    use super::{Path, PathBuf, change, current, delay, io, time};
+    use super::{
+        NAME_BYTES, Path, PathBuf, change, current, delay, free_bytes, has_room, io, time,
+    };
+    use crate::rt::fs::Room;
+
+    pub async fn room(path: &Path) -> io::Result<Room> {
+        let world = current();
+        delay(time(&world, 10)).await;
+        if !world.disk.borrow().exists(path) {
+            return Err(io::ErrorKind::NotFound.into());
+        }
+        let total = world.config.borrow().disk_bytes.unwrap_or(1 << 40);
+        Ok(Room {
+            free: free_bytes(&world).min(total),
+            total,
+        })
+    }
 
     pub async fn create_dir_all(path: &Path) -> io::Result<()> {
+        let world = current();
+        let new = !world.disk.borrow().exists(path);
+        has_room(&world, if new { NAME_BYTES } else { 0 })?;
         change(10, 40, |d| d.create_dir_all(path)).await
     }
 

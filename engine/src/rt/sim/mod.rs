@@ -60,6 +60,8 @@ pub struct SimConfig {
     pub stop_at_op: Option<(u64, Stop)>,
     /// The n-th disk operation fails with an I/O error; what it wrote is undefined.
     pub fail_op: Option<u64>,
+    /// Bytes that all files together may take; what would take more fails for want of room. May be lowered below what is there.
+    pub disk_bytes: Option<u64>,
     /// Whether a power cut may lose unsynced writes, tear them, and take back unsynced names.
     pub lose_writes: bool,
     pub tear_writes: bool,
@@ -77,6 +79,7 @@ impl Default for SimConfig {
         SimConfig {
             stop_at_op: None,
             fail_op: None,
+            disk_bytes: None,
             lose_writes: true,
             tear_writes: true,
             lose_names: true,
@@ -103,6 +106,8 @@ pub struct Faults {
     /// Journal writes that completed before one begun earlier.
     pub reordered: u64,
     pub failed_ops: u64,
+    /// Operations that found no room.
+    pub no_room: u64,
     pub flipped_bits: u64,
     /// Writes, syncs and changes of names begun.
     pub disk_ops: u64,
@@ -260,6 +265,11 @@ impl World {
     /// Puts a file there, durably, with the directories above it.
     pub fn put_file(&self, path: &Path, bytes: &[u8]) {
         self.0.disk.borrow_mut().put(path, bytes);
+    }
+
+    /// Bytes that files take, in whole blocks.
+    pub fn used_bytes(&self) -> u64 {
+        self.0.disk.borrow().used_bytes()
     }
 
     /// Every file, sorted.

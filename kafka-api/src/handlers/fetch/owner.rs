@@ -309,6 +309,10 @@ async fn read(call: &FetchCall, slots: &mut [Slot]) {
 }
 
 fn log_error(group: GroupId, e: &LogError) -> ErrorCode {
+    // Retention was faster than the reader, who learns it as if it had asked a moment later.
+    if matches!(e, LogError::Trimmed) {
+        return ErrorCode::OffsetOutOfRange;
+    }
     tracing::warn!(%group, error = %e, "a fetch could not be read");
     match e {
         LogError::Removed => ErrorCode::NotLeaderOrFollower,

@@ -33,6 +33,10 @@ pub mod wire;
 
 use wire::{Details, PartAnswer, PartData, ProduceRequest, TopicData};
 
+/// What a producer is told besides the code.
+const DISK_FULL: &str =
+    "The broker's disk is nearly full: nothing was written; try again when there is room.";
+
 /// Topics that only the broker writes to.
 const INTERNAL: [&str; 3] = [
     "__consumer_offsets",
@@ -325,8 +329,16 @@ fn append_one(
     match produced {
         Ok(Produced::Wait(wait)) => Ok(wait),
         Ok(Produced::Done(appended)) => Err(answer(appended)),
-        Err(e) => Err(PartAnswer::error(code(e))),
+        Err(e) => Err(failed(e)),
     }
+}
+
+fn failed(e: ProduceError) -> PartAnswer {
+    let mut answer = PartAnswer::error(code(e));
+    if e == ProduceError::DiskFull {
+        answer.details.get_or_insert_default().message = Some(DISK_FULL.into());
+    }
+    answer
 }
 
 fn answer(appended: Appended) -> PartAnswer {
@@ -350,7 +362,9 @@ fn code(e: ProduceError) -> ErrorCode {
         ProduceError::TooLarge => ErrorCode::MessageTooLarge,
         // Retriable, and nothing was appended: the client tries the same again a little later.
         ProduceError::Overloaded => ErrorCode::RequestTimedOut,
-        ProduceError::Storage => ErrorCode::KafkaStorageError,
+        // The one code that means the disk. Java, librdkafka, franz-go and the others refresh their metadata and try the same batch again, knowing that it wasn't
+        // written; the alternatives either say "maybe written" (REQUEST_TIMED_OUT) or mean replicas.
+        ProduceError::DiskFull | ProduceError::Storage => ErrorCode::KafkaStorageError,
     }
 }
 
@@ -437,6 +451,10 @@ impl Pending {
     pub fn encode(mut self, shard: &Shard) -> Bytes {
         let mut leaders = SmallVec::<[i32; 4]>::new();
         for (answer, group) in self.answers.iter_mut().zip(&self.groups) {
+            // The code came with version 4; older clients, who give up on one that they don't know, get Kafka's own substitute.
+            if answer.error == ErrorCode::KafkaStorageError && self.request.version < 4 {
+                answer.error = ErrorCode::NotLeaderOrFollower;
+            }
             if answer.error == ErrorCode::NotLeaderOrFollower
                 && let Some(hint) = group.and_then(|g| shard.leader_hint(g))
                 && hint.node != shard.node.0

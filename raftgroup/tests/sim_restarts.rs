@@ -1,0 +1,226 @@
+//! Hundreds of starts of which none gets to a checkpoint, on a disk with room and on a full one (built with `--cfg tailrace_sim`): a loop of restarts must never
+//! leave a directory that can't be started. And a write or sync that fails for another reason ends the log, which loses nothing either. What was acknowledged is there at every start, and batches are taken again once a start has room.
+#![cfg(tailrace_sim)]
+
+use std::cell::{Cell, RefCell};
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::time::Duration;
+
+use engine::batch::Batch;
+use engine::log::{LogError, ShardLog, StoreConfig, recover};
+use engine::memory::Budget;
+use engine::metrics::ShardMetrics;
+use engine::rt;
+use engine::rt::sim::{Outcome, SimConfig, Stop, World};
+use engine::types::*;
+use raftgroup::*;
+
+mod sim_common;
+use sim_common::*;
+
+/// More than a superblock can list.
+const STARTS: u64 = 450;
+const GROUPS: i32 = 3;
+
+/// Acknowledged batches: group, number, offset.
+type Acked = Rc<RefCell<Vec<(i32, u64, Offset)>>>;
+
+fn config(memory: u64) -> StoreConfig {
+    StoreConfig {
+        data_dir: PathBuf::from("/data"),
+        journal_dir: None,
+        shards: 1,
+        memory_per_shard: memory,
+    }
+}
+
+/// Ends the process, as a node does; the tests in which nothing may fail say so.
+fn failed(e: &LogError, may_fail: bool) -> ! {
+    assert!(may_fail, "the log failed: {e}");
+    rt::exit(7)
+}
+
+/// One start: groups that serve, with everything acknowledged in them. `None` when the log waits for room instead.
+async fn start(memory: u64, acked: &Acked, may_fail: bool) -> Option<(ShardLog, Vec<Rc<Group>>)> {
+    let cfg = config(memory);
+    let mut found = match recover(&cfg).await {
+        Ok(found) => found,
+        Err(e) => failed(&e, may_fail),
+    };
+    let part = found.shards.pop().expect("one shard");
+    let budget = Budget::new(cfg.memory_per_shard);
+    let metrics = Rc::new(ShardMetrics::default());
+    let open = ShardLog::open(Rc::new(cfg), ShardId(0), part, budget, metrics);
+    let opened = rt::timeout(Duration::from_secs(5), open).await.ok()?;
+    let (log, restored) = match opened {
+        Ok(opened) => opened,
+        Err(e) => failed(&e, may_fail),
+    };
+    log.set_on_failure(Rc::new(move |e| failed(e, may_fail)));
+    let groups = Groups::new(log.clone(), NodeId(1), Rc::new(Silent));
+    groups.restore(restored).expect("sound");
+    groups.run().detach();
+    let mut mine = Vec::new();
+    for n in 0..GROUPS {
+        let replica = ReplicaId(n as u64 + 1);
+        mine.push(match groups.get(group(n)) {
+            Some(g) => g,
+            None => groups
+                .create(replica, group(n), &[replica])
+                .expect("it is new"),
+        });
+    }
+    for (n, g) in mine.iter().enumerate() {
+        let serves = async {
+            while !g.serves() {
+                rt::sleep(Duration::from_micros(100)).await;
+            }
+        };
+        rt::timeout(Duration::from_secs(30), serves)
+            .await
+            .unwrap_or_else(|_| panic!("group {n} is elected, pressure {}", log.pressure()));
+    }
+    for (n, id, offset) in acked.borrow().iter() {
+        let g = &mine[*n as usize];
+        let read = g.log().read_whole(*offset, 1, g.high_watermark()).await;
+        let batches = read.expect("readable").expect("in range");
+        let batch = Batch::check(batches[0].clone()).expect("sound");
+        assert_eq!(
+            (id_of(&batch.bytes), batch.header.base_offset),
+            (*id, *offset)
+        );
+    }
+    Some((log, mine))
+}
+
+/// A batch for every group; whether the disk took them.
+async fn produce(mine: &[Rc<Group>], acked: &Acked) -> bool {
+    for (n, g) in mine.iter().enumerate() {
+        let id = 1 + acked.borrow().len() as u64;
+        match g.produce(numbered(id, 2, 300), Acks::All, rt::wall_clock_ms()) {
+            Ok(Produced::Wait(w)) => {
+                let a = w.await.expect("a sole voter commits");
+                acked.borrow_mut().push((n as i32, id, a.base_offset));
+            }
+            Err(ProduceError::DiskFull) => return false,
+            other => panic!("{other:?}"),
+        }
+    }
+    true
+}
+
+/// Starts, produces if it may, and ends by `how` before or after a checkpoint.
+fn run(world: &World, memory: u64, acked: &Acked, how: Option<Stop>) -> Option<bool> {
+    let acked = acked.clone();
+    let mut may_fail = false;
+    world.configure(|c| may_fail = c.fail_op.is_some());
+    let ended = world.run(move || async move {
+        let (log, mine) = start(memory, &acked, may_fail).await?;
+        let taken = produce(&mine, &acked).await;
+        if let Some(how) = how {
+            World::current().stop(how);
+            // It takes effect with the next wait.
+            rt::sleep(Duration::from_secs(1)).await;
+        }
+        log.close().await.expect("a clean end");
+        Some(taken)
+    });
+    match ended {
+        Outcome::Done(taken) => taken,
+        Outcome::Stopped(_) => Some(true),
+        Outcome::Exited(7) => None,
+        other => panic!("seed {}: {other:?}", world.seed()),
+    }
+}
+
+fn stop(n: u64) -> Stop {
+    match n % 3 {
+        0 => Stop::Kill,
+        _ => Stop::PowerCut,
+    }
+}
+
+/// Nothing is left, and nothing to give up either.
+fn fill(world: &World) {
+    let used = world.used_bytes();
+    world.configure(|c| c.disk_bytes = Some(used));
+}
+
+fn empty(world: &World) {
+    world.configure(|c| c.disk_bytes = None);
+}
+
+#[test]
+fn hundreds_of_starts_may_be_cut_short() {
+    let world = World::new(7, SimConfig::default());
+    let acked = Acked::default();
+    for n in 0..STARTS {
+        run(&world, 64 << 20, &acked, Some(stop(n)));
+    }
+    assert!(acked.borrow().len() as u64 > STARTS);
+    assert_eq!(run(&world, 64 << 20, &acked, None), Some(true));
+    assert_eq!(run(&world, 64 << 20, &acked, None), Some(true));
+}
+
+#[test]
+fn a_loop_of_restarts_on_a_full_disk_ends_when_there_is_room() {
+    let world = World::new(8, SimConfig::default());
+    let acked = Acked::default();
+    run(&world, 64 << 20, &acked, None);
+    let before = acked.borrow().len();
+    for n in 0..STARTS {
+        fill(&world);
+        run(&world, 64 << 20, &acked, Some(stop(n)));
+    }
+    assert_eq!(acked.borrow().len(), before, "a full disk takes nothing");
+    assert!(world.faults().no_room > 0);
+    empty(&world);
+    assert_eq!(run(&world, 64 << 20, &acked, None), Some(true));
+    assert_eq!(run(&world, 64 << 20, &acked, None), Some(true));
+}
+
+#[test]
+fn a_journal_that_restarts_have_nearly_filled_is_left_alone_until_there_is_room() {
+    // The smallest ring: some dozens of starts fill it.
+    let memory = 2 << 20;
+    let world = World::new(9, SimConfig::default());
+    let acked = Acked::default();
+    run(&world, memory, &acked, None);
+    let waited = Rc::new(Cell::new(0));
+    for n in 0..STARTS / 3 {
+        fill(&world);
+        let (a, waits) = (acked.clone(), waited.clone());
+        world.run(move || async move {
+            let started = start(memory, &a, false).await.is_some();
+            waits.set(waits.get() + u64::from(!started));
+            World::current().stop(stop(n));
+        });
+    }
+    let waited = waited.get();
+    assert!(
+        waited > 10,
+        "starts wait rather than fill the journal: {waited}"
+    );
+    empty(&world);
+    assert_eq!(run(&world, memory, &acked, None), Some(true));
+    assert_eq!(run(&world, memory, &acked, None), Some(true));
+}
+
+#[test]
+fn a_write_that_fails_ends_the_log_and_loses_nothing() {
+    let world = World::new(10, SimConfig::default());
+    let acked = Acked::default();
+    let mut ended = 0;
+    let mut draws = Draw(10);
+    for n in 0..150 {
+        let op = world.faults().disk_ops + 1 + draws.below(60);
+        world.configure(|c| c.fail_op = Some(op));
+        let how = (n % 2 == 0).then(|| stop(n));
+        ended += u64::from(run(&world, 4 << 20, &acked, how).is_none());
+        // The next one must find everything.
+        world.configure(|c| c.fail_op = None);
+        assert_eq!(run(&world, 4 << 20, &acked, Some(stop(n))), Some(true));
+    }
+    assert!(ended > 30 && world.faults().failed_ops > 30, "{ended}");
+}
