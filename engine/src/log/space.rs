@@ -283,9 +283,10 @@ async fn look_on(inner: &Weak<Inner>) -> Result<(), LogError> {
         else {
             return Ok(());
         };
+        // The start has looked already, and has better things to do than to make a reserve.
+        rt::sleep(pause(space.refusing(), space.room(), space.live_bytes())).await;
         space.look().await?;
         space.make_reserve().await?;
-        rt::sleep(pause(space.refusing(), space.room(), space.live_bytes())).await;
     }
 }
 
