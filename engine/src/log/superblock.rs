@@ -22,7 +22,6 @@ pub const DATA_START: u64 = 2 * SUPERBLOCK_BYTES as u64;
 pub const MAX_EPOCHS: usize = 400;
 
 const MAGIC: u32 = u32::from_le_bytes(*b"TRS1");
-/// 1: entries of one start each.
 const VERSION: u32 = 2;
 
 /// A place in the chain of blocks.
@@ -139,7 +138,7 @@ impl Superblock {
         if crc32c::crc32c(body) != stored {
             return Err(no);
         }
-        if version == 0 || version > VERSION {
+        if version != VERSION {
             return Err(SuperblockError::Version(version));
         }
         let mut r = Reader::new(&bytes[16..used]);
@@ -150,10 +149,10 @@ impl Superblock {
         if theirs != seed {
             return Err(SuperblockError::Foreign);
         }
-        Self::body(&mut r, version).ok_or(no)
+        Self::body(&mut r).ok_or(no)
     }
 
-    fn body(r: &mut Reader, version: u32) -> Option<Superblock> {
+    fn body(r: &mut Reader) -> Option<Superblock> {
         let sequence = r.number()?;
         let size = r.number()?;
         let tail = point(r)?;
@@ -162,7 +161,7 @@ impl Superblock {
         let mut epochs = Vec::with_capacity(n);
         for _ in 0..n {
             let boot_epoch = BootEpoch(r.number()?);
-            let more = if version == 1 { 0 } else { r.number()? };
+            let more = r.number()?;
             epochs.push(EpochStart {
                 boot_epoch,
                 last: BootEpoch(boot_epoch.0.checked_add(more)?),
@@ -326,28 +325,6 @@ mod tests {
             );
         }
         assert!(s.epochs[0].is_run() && s.epochs.len() == MAX_EPOCHS);
-    }
-
-    #[test]
-    fn what_version_1_wrote_is_read() {
-        let s = example();
-        let mut bytes = s.encode(SEED);
-        // Without the fourth's and later entries' lengths of runs: one entry alone shows the layout.
-        let one = Superblock {
-            epochs: vec![s.epochs[0]],
-            ..s
-        };
-        bytes.copy_from_slice(&one.encode(SEED));
-        let used = u32::from_le_bytes(bytes[12..16].try_into().unwrap()) as usize;
-        // The run's length is the byte behind the last boot epoch, in front of the point.
-        let mut point = BytesMut::new();
-        put_point(&mut point, &one.epochs[0].at);
-        bytes.remove(used - point.len() - 1);
-        bytes[8..12].copy_from_slice(&1u32.to_le_bytes());
-        bytes[12..16].copy_from_slice(&(used as u32 - 1).to_le_bytes());
-        let crc = crc32c::crc32c(&bytes[8..used - 1]);
-        bytes[4..8].copy_from_slice(&crc.to_le_bytes());
-        assert_eq!(Superblock::decode(&bytes, SEED), Ok(one));
     }
 
     /// The CRC of no bytes is 0, and so can be what stands for it.
