@@ -11,18 +11,15 @@
 //! `SIM_SEEDS` says how many seeds (default 40), `SIM_SEED` runs just one. Every run prints how often each kind of flip happened.
 #![cfg(tailrace_sim)]
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::Duration;
 
 use engine::batch::{Batch, BatchHeader};
-use engine::log::{LogError, LogPolicy, RecoveredShard, ShardLog, StoreConfig, recover};
-use engine::memory::Budget;
-use engine::metrics::ShardMetrics;
+use engine::log::{LogError, LogPolicy};
+use engine::rt;
 use engine::rt::sim::{Outcome, SimConfig, Stop, World};
-use engine::rt::{self, Launch};
 use engine::types::*;
 use raftgroup::*;
 
@@ -71,7 +68,6 @@ struct Counts {
 struct Outside {
     groups: Vec<RefCell<Known>>,
     counts: RefCell<Counts>,
-    running: Cell<u16>,
     refusal: RefCell<Option<LogError>>,
 }
 
@@ -84,55 +80,28 @@ struct Plan {
     quiet: bool,
 }
 
-type Parts = Rc<RefCell<Option<Vec<Option<RecoveredShard>>>>>;
-
 thread_local! {
-    /// All shards of a simulated process run on one thread; this is what they share in the test.
-    static PARTS: RefCell<Option<(Parts, Rc<Outside>)>> = const { RefCell::new(None) };
+    /// What the shards share in the test.
+    static OUTSIDE: RefCell<Option<Rc<Outside>>> = const { RefCell::new(None) };
 }
 
 async fn shard_main(id: ShardId, plan: Plan) {
-    let (parts, outside) = PARTS.with_borrow(|p| p.clone()).expect("set by the driver");
-    let cfg = StoreConfig {
-        data_dir: PathBuf::from("/data"),
-        journal_dir: None,
-        shards: plan.shards,
-        memory_per_shard: 3 << 20,
-    };
-    if id.0 == 0 {
-        match recover(&cfg).await {
-            Ok(found) => {
-                outside.counts.borrow_mut().damaged_commits += found.report.damaged_commits;
-                *parts.borrow_mut() = Some(found.shards.into_iter().map(Some).collect());
-            }
-            Err(e) => {
-                *outside.refusal.borrow_mut() = Some(e);
-                rt::exit(REFUSED);
-            }
+    let outside = OUTSIDE
+        .with_borrow(Clone::clone)
+        .expect("set by the driver");
+    let failed = |e: &LogError| panic!("the log failed: {e}");
+    let node = match node::open(id, plan.shards, Rc::new(failed)).await {
+        Ok(node) => node,
+        Err(e) => {
+            *outside.refusal.borrow_mut() = Some(e);
+            rt::exit(REFUSED);
         }
-    }
-    let part = loop {
-        if let Some(p) = parts.borrow_mut().as_mut() {
-            break p[usize::from(id.0)].take().expect("each takes its part");
-        }
-        rt::sleep(Duration::from_micros(50)).await;
     };
-    let budget = Budget::new(cfg.memory_per_shard);
-    let metrics = Rc::new(ShardMetrics::default());
-    let (log, restored) = ShardLog::open(Rc::new(cfg), id, part, budget, metrics)
-        .await
-        .expect("the log opens");
-    log.set_on_failure(Rc::new(|e| panic!("the log failed: {e}")));
-    let groups = Groups::new(log.clone(), NodeId(1), Rc::new(Silent));
-    groups
-        .restore(restored)
-        .expect("what was restored is sound");
-    groups.run().detach();
+    let damaged = node.report.as_ref().map_or(0, |r| r.damaged_commits);
+    outside.counts.borrow_mut().damaged_commits += damaged;
+    let (log, groups) = (&node.log, &node.groups);
     let mut mine = Vec::new();
-    for n in 0..GROUPS {
-        if shard_of(group(n), plan.shards) != id {
-            continue;
-        }
+    for n in node.mine(GROUPS) {
         let replica = ReplicaId(n as u64 + 1);
         let g = match groups.get(group(n)) {
             Some(g) => g,
@@ -145,14 +114,7 @@ async fn shard_main(id: ShardId, plan: Plan) {
         mine.push((n, g));
     }
     for (n, g) in &mine {
-        let began = rt::now();
-        while !g.serves() {
-            rt::sleep(Duration::from_micros(100)).await;
-            assert!(
-                began.elapsed() < Duration::from_secs(60),
-                "group {n} doesn't serve"
-            );
-        }
+        node::serves(&node, g, || false).await;
         check(g, &outside, *n).await;
     }
     outside.counts.borrow_mut().starts += 1;
@@ -165,11 +127,7 @@ async fn shard_main(id: ShardId, plan: Plan) {
     if plan.close {
         log.close().await.expect("a clean end");
     }
-    // A process ends with all its shards.
-    outside.running.set(outside.running.get() - 1);
-    while outside.running.get() > 0 {
-        rt::sleep(Duration::from_millis(1)).await;
-    }
+    node::end().await;
 }
 
 /// Every group gets a few batches at once; their acknowledgements are noted as they come.
@@ -369,24 +327,14 @@ fn run_seed(seed: u64) -> (Counts, u64) {
                     d.world.files()
                 );
             }
-            outside.running.set(plan.shards);
-            PARTS.set(Some((Rc::default(), outside.clone())));
-            let launch = Launch {
-                shards: plan.shards,
-                overprovisioned: true,
-                cpus: None,
-                seed: Some(seed),
-            };
-            let ended = d
-                .world
-                .enter(|| rt::launch(launch, move |id| shard_main(id, plan)));
+            OUTSIDE.set(Some(outside.clone()));
+            let ended = node::launch(&d.world, plan.shards, move |id| shard_main(id, plan));
             match ended {
                 Outcome::Exited(REFUSED) => {
                     d.refused(seed);
                     continue;
                 }
-                Outcome::Done(r) => r.expect("the shards start"),
-                Outcome::Stopped(_) => {}
+                Outcome::Done(()) | Outcome::Stopped(_) => {}
                 other => panic!("{other:?}"),
             }
             assert!(!d.must_refuse, "both copies are damaged, and it starts");

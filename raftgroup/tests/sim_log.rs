@@ -11,16 +11,13 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::Duration;
 
 use engine::batch::{Batch, BatchHeader};
-use engine::log::{LogPolicy, RecoveredShard, ShardLog, StoreConfig, recover};
-use engine::memory::Budget;
-use engine::metrics::ShardMetrics;
+use engine::log::{LogError, LogPolicy, ShardLog};
+use engine::rt;
 use engine::rt::sim::{Outcome, SimConfig, Stop, World};
-use engine::rt::{self, Launch};
 use engine::types::*;
 use raftgroup::*;
 
@@ -47,7 +44,6 @@ struct Outside {
     starts_checked: RefCell<u64>,
     /// Shards that have served once: their journals are there for good.
     served: RefCell<BTreeSet<u16>>,
-    running: Cell<u16>,
     /// Shards that still append.
     appending: Cell<u16>,
     /// Batches refused because the disk was full, and times that producing went on afterwards without a restart.
@@ -69,55 +65,24 @@ struct Plan {
     tight: bool,
 }
 
-type Parts = Rc<RefCell<Option<Vec<Option<RecoveredShard>>>>>;
-
 thread_local! {
-    /// All shards of a simulated process run on one thread; this is what they share in the test.
-    static PARTS: RefCell<Option<(Parts, Rc<Outside>)>> = const { RefCell::new(None) };
+    /// What the shards share in the test.
+    static OUTSIDE: RefCell<Option<Rc<Outside>>> = const { RefCell::new(None) };
 }
 
 async fn shard_main(id: ShardId, plan: Plan) {
-    let (parts, outside) = PARTS.with_borrow(|p| p.clone()).expect("set by the driver");
-    let cfg = StoreConfig {
-        data_dir: PathBuf::from("/data"),
-        journal_dir: None,
-        shards: plan.shards,
-        memory_per_shard: 3 << 20,
-    };
-    if id.0 == 0 {
-        let found = recover(&cfg)
-            .await
-            .expect("what a crash leaves can be recovered");
-        assert_eq!(
-            found.report.damaged_commits, 0,
-            "a crash damages nothing that was durable"
-        );
-        *parts.borrow_mut() = Some(found.shards.into_iter().map(Some).collect());
-    }
-    let part = loop {
-        if let Some(p) = parts.borrow_mut().as_mut() {
-            break p[usize::from(id.0)]
-                .take()
-                .expect("each shard takes its part once");
-        }
-        rt::sleep(Duration::from_micros(50)).await;
-    };
-    let budget = Budget::new(cfg.memory_per_shard);
-    let metrics = Rc::new(ShardMetrics::default());
-    let (log, restored) = ShardLog::open(Rc::new(cfg), id, part, budget, metrics)
+    let outside = OUTSIDE
+        .with_borrow(Clone::clone)
+        .expect("set by the driver");
+    let failed = |e: &LogError| panic!("the log failed: {e}");
+    let node = node::open(id, plan.shards, Rc::new(failed))
         .await
-        .expect("the log opens");
-    log.set_on_failure(Rc::new(|e| panic!("the log failed: {e}")));
-    let groups = Groups::new(log.clone(), NodeId(1), Rc::new(Silent));
-    groups
-        .restore(restored)
-        .expect("what was restored is sound");
-    groups.run().detach();
+        .expect("what a crash leaves can be recovered");
+    let damaged = node.report.as_ref().map_or(0, |r| r.damaged_commits);
+    assert_eq!(damaged, 0, "a crash damages nothing that was durable");
+    let (log, groups) = (&node.log, &node.groups);
     let mut mine = Vec::new();
-    for n in 0..GROUPS {
-        if shard_of(group(n), plan.shards) != id {
-            continue;
-        }
+    for n in node.mine(GROUPS) {
         let replica = ReplicaId(n as u64 + 1);
         let g = match groups.get(group(n)) {
             Some(g) => g,
@@ -132,16 +97,7 @@ async fn shard_main(id: ShardId, plan: Plan) {
         mine.push((n, g));
     }
     for (n, g) in &mine {
-        let began = rt::now();
-        while !g.serves() {
-            rt::sleep(Duration::from_micros(100)).await;
-            let waited = began.elapsed();
-            assert!(
-                waited < Duration::from_secs(60),
-                "group {n} doesn't serve, pressure {}",
-                log.pressure()
-            );
-        }
+        node::serves(&node, g, || false).await;
         check(g, &outside, *n).await;
     }
     *outside.starts_checked.borrow_mut() += 1;
@@ -167,11 +123,7 @@ async fn shard_main(id: ShardId, plan: Plan) {
     if plan.close {
         log.close().await.expect("a clean end");
     }
-    // A process ends with all its shards.
-    outside.running.set(outside.running.get() - 1);
-    while outside.running.get() > 0 {
-        rt::sleep(Duration::from_millis(1)).await;
-    }
+    node::end().await;
 }
 
 /// Gives the disk another size: from not a byte left to plenty.
@@ -375,18 +327,11 @@ fn run_seed(seed: u64, tight: bool) -> Verdict {
                 world.files()
             );
         }
-        outside.running.set(plan.shards);
         outside.appending.set(plan.shards);
-        PARTS.set(Some((Rc::default(), outside.clone())));
-        let launch = Launch {
-            shards: plan.shards,
-            overprovisioned: true,
-            cpus: None,
-            seed: Some(seed),
-        };
-        let ended = world.enter(|| rt::launch(launch, move |id| shard_main(id, plan)));
+        OUTSIDE.set(Some(outside.clone()));
+        let ended = node::launch(&world, plan.shards, move |id| shard_main(id, plan));
         match ended {
-            Outcome::Done(r) => r.expect("the shards start"),
+            Outcome::Done(()) => {}
             Outcome::Stopped(_) => {
                 in_recovery += u64::from(*outside.starts_checked.borrow() == before);
             }

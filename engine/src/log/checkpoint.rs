@@ -3,11 +3,12 @@
 //! A checkpoint appends the frames of changed replicas and then a commit frame to the shard's file, and is synced; frames without their commit don't
 //! count. When the changes outgrow the base, a new base (every replica) goes to a new file under the next generation. At a start the files are read in the order of
 //! their generations, each on top of those before: an older one is removed only when every shard has a base of the present start (a replica that has
-//! changed shards may have its only frame there), and nothing that it doesn't know of is let go of before that.
+//! changed shards may have its only frame there), and nothing that it doesn't know of is let go of before that. A replica that was removed is named by every base for
+//! as long as something may be left that still tells of its creation: the journals let go one by one, and the record of its end may go first.
 //!
 //! Frame, little-endian: magic u32, CRC-32C u32 of the rest seeded with data directory and shard, body length u32, kind u8, generation u64, body.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use bytes::{BufMut, Bytes, BytesMut};
@@ -290,6 +291,8 @@ pub struct Loaded {
     /// All of them.
     pub sequences: Vec<u64>,
     pub replicas: BTreeMap<ReplicaId, ReplicaFrame>,
+    /// Those that were removed. Ids are never reused: whatever else speaks of them is older.
+    pub removed: BTreeSet<ReplicaId>,
 }
 
 /// Reads a checkpoint file on top of those of older generations: everything up to its last commit frame.
@@ -323,7 +326,10 @@ pub fn load(bytes: &[u8], owner: Owner, into: &mut Loaded) {
                 for (id, frame) in waiting.drain(..) {
                     match frame {
                         Some(f) => into.replicas.insert(id, f),
-                        None => into.replicas.remove(&id),
+                        None => {
+                            into.removed.insert(id);
+                            into.replicas.remove(&id)
+                        }
                     };
                 }
                 into.generation = g;

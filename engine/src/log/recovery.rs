@@ -135,6 +135,8 @@ pub struct RecoveredShard {
     pub(crate) checkpoint: (u64, u64),
     pub(crate) covered: Arc<Covered>,
     pub(crate) space: Arc<Space>,
+    /// Replicas that are no more, and of whose lives journals or older checkpoints still tell: every base of shard 0 says so.
+    pub(crate) dead: Vec<ReplicaId>,
     /// Checkpoint files of earlier starts, to be removed once every shard has a base of this one.
     pub(crate) old_checkpoints: Vec<PathBuf>,
     /// Shards that are no more: what is left of them is removed after that.
@@ -163,6 +165,10 @@ pub(crate) struct RecoveredJournal {
 struct Assembly {
     replicas: BTreeMap<ReplicaId, RecoveredReplica>,
     report: RecoveryReport,
+    /// Replicas that were removed. Ids are never reused: whatever tells of them is from before (L12).
+    dead: BTreeSet<ReplicaId>,
+    /// Those among them that something told of.
+    told_of: BTreeSet<ReplicaId>,
     /// Entries that may yet be found missing: no more than the journals have room for. Each takes memory.
     losable: u64,
 }
@@ -187,6 +193,10 @@ impl Assembly {
                 });
             };
             let at = (boot_epoch, lsn);
+            if self.dead.contains(&id) {
+                self.told_of.insert(id);
+                continue;
+            }
             if let Record::Created { group, state } = record {
                 let new = || RecoveredReplica::created(id, group, state, at, journal);
                 self.replicas.entry(id).or_insert_with(new);
@@ -197,9 +207,7 @@ impl Assembly {
                 continue;
             };
             match record {
-                Record::Removed => {
-                    self.replicas.remove(&id);
-                }
+                Record::Removed => self.ends(id),
                 Record::HardState(h) => {
                     r.commit = r.commit.max(h.commit);
                     if at >= r.frame.captured {
@@ -245,6 +253,10 @@ impl Assembly {
         tracing::error!(path = %path.display(), commit = %last, runs = d.runs.len(), "this commit is damaged; what it held is known");
         let at = (boot_epoch, last);
         for (id, group, state) in &d.created {
+            if self.dead.contains(id) {
+                self.told_of.insert(*id);
+                continue;
+            }
             let new = || RecoveredReplica::created(*id, *group, state.clone(), at, journal);
             self.replicas.entry(*id).or_insert_with(new);
         }
@@ -261,9 +273,16 @@ impl Assembly {
             }
         }
         for id in &d.removed {
-            self.replicas.remove(id);
+            self.ends(*id);
         }
         Ok(())
+    }
+
+    fn ends(&mut self, id: ReplicaId) {
+        self.dead.insert(id);
+        if self.replicas.remove(&id).is_some() {
+            self.told_of.insert(id);
+        }
     }
 
     /// What the commit with these records held, as the commit after it has to say it.
@@ -465,6 +484,8 @@ pub async fn recover(cfg: &StoreConfig) -> Result<Recovery, LogError> {
     let mut assembly = Assembly {
         replicas: BTreeMap::new(),
         report: RecoveryReport::default(),
+        dead: BTreeSet::new(),
+        told_of: BTreeSet::new(),
         losable: 0,
     };
 
@@ -490,6 +511,7 @@ pub async fn recover(cfg: &StoreConfig) -> Result<Recovery, LogError> {
         if !l.replicas.is_empty() {
             holds_replicas.insert(number);
         }
+        assembly.dead.extend(l.removed);
         for f in l.replicas.into_values() {
             let path = checkpoint::path(&cfg.data_dir, number, generation);
             is_before(f.captured.0, &node, cfg, &path)?;
@@ -504,6 +526,11 @@ pub async fn recover(cfg: &StoreConfig) -> Result<Recovery, LogError> {
                     .insert(f.id, RecoveredReplica::of_frame(f, number));
             }
         }
+    }
+
+    // One shard's file may have the frame, and another's that it is no more.
+    for id in assembly.dead.clone() {
+        assembly.ends(id);
     }
 
     // Acknowledged batches may lie in the journal only: without it nothing may go on as if they had never been.
@@ -585,6 +612,11 @@ pub async fn recover(cfg: &StoreConfig) -> Result<Recovery, LogError> {
             checkpoint: checkpoints.get(&s).copied().unwrap_or((0, 0)),
             covered: covered.clone(),
             space: space.clone(),
+            dead: if s == 0 {
+                assembly.told_of.iter().copied().collect()
+            } else {
+                Vec::new()
+            },
             old_checkpoints: old_checkpoints.remove(&s).unwrap_or_default(),
             orphans: if s == 0 {
                 std::mem::take(&mut orphans)

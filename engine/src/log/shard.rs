@@ -3,7 +3,7 @@
 //! [`ShardLog`] and [`ReplicaLog`] are cheap handles. Every method that isn't `async` is one synchronous step; none of them waits.
 
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -54,10 +54,21 @@ pub(crate) struct CheckpointState {
     pub file_bytes: u64,
     pub base_bytes: u64,
     /// Replicas removed since the last checkpoint, and segments that no checkpoint will name any more.
-    pub removed: Vec<(ReplicaId, Lsn)>,
+    pub removed: Vec<Removal>,
+    /// Replicas of earlier starts, of whose creation another journal may tell.
+    pub restored: BTreeSet<ReplicaId>,
+    /// Those of them that were removed: every base says so (L12).
+    pub dead: Vec<ReplicaId>,
     pub trash: Vec<Discarded>,
     /// A file that a newer base stands for once the superblock vouches for that.
     pub replaced: Option<PathBuf>,
+}
+
+/// A replica that no checkpoint says to be removed.
+pub(crate) struct Removal {
+    pub id: ReplicaId,
+    /// The first commit that it needs, should it be back.
+    pub needs: Lsn,
 }
 
 /// Files that can go once a checkpoint that doesn't name them is synced.
@@ -438,6 +449,8 @@ impl ShardLog {
                 file_bytes: 0,
                 base_bytes: 0,
                 removed: Vec::new(),
+                restored: part.replicas.iter().map(|r| r.frame.id).collect(),
+                dead: part.dead,
                 trash: Vec::new(),
                 replaced: None,
             }),
@@ -518,7 +531,7 @@ impl ShardLog {
         Ok((log, lsn))
     }
 
-    /// Ends a replica. Its files go in the background, once the returned commit is durable.
+    /// Ends a replica, for good once the returned commit is durable or a checkpoint has said so. Its files go in the background after that.
     pub fn remove(&self, id: ReplicaId) -> Lsn {
         let mut journal = self.0.journal.borrow_mut();
         let Some(r) = self.0.replicas.borrow_mut().remove(&id) else {
@@ -529,7 +542,11 @@ impl ShardLog {
         let mut r = r.borrow_mut();
         r.removed = true;
         let mut checkpoint = self.0.checkpoint.borrow_mut();
-        checkpoint.removed.push((id, lsn));
+        let needs = r.bytes_from().into_iter().chain(r.dirty_since).min();
+        checkpoint.removed.push(Removal {
+            id,
+            needs: needs.unwrap_or(lsn).min(lsn),
+        });
         let segments = std::mem::take(&mut r.segments);
         checkpoint.trash.extend(
             segments

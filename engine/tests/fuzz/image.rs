@@ -60,12 +60,14 @@ fn group(id: ReplicaId) -> GroupId {
     }
 }
 
-/// Says that everything committed is applied.
-struct Applied(ShardLog);
+/// Says that everything committed is applied. It lets go of the log when the run ends: they hold one another.
+struct Applied(std::cell::RefCell<Option<ShardLog>>);
 
 impl StateSource for Applied {
     fn capture(&self, id: ReplicaId) -> Captured {
-        let log = self.0.replica(id).expect("asked of replicas that are here");
+        let shard = self.0.borrow();
+        let log = shard.as_ref().and_then(|log| log.replica(id));
+        let log = log.expect("asked of replicas that are here");
         Captured {
             applied: log.commit(),
             state: Bytes::from_static(b"state"),
@@ -121,14 +123,27 @@ async fn settle(logs: &[ShardLog], lsns: &[Lsn], failed: &Failed) {
 
 type Failed = Rc<std::cell::RefCell<Option<String>>>;
 
-fn watch(logs: &[ShardLog]) -> Failed {
-    let failed = Failed::default();
+/// Ends what a run holds.
+struct Sources(Vec<Rc<Applied>>);
+
+impl Drop for Sources {
+    fn drop(&mut self) {
+        for source in &self.0 {
+            source.0.take();
+        }
+    }
+}
+
+fn watch(logs: &[ShardLog]) -> (Failed, Sources) {
+    let (failed, mut sources) = (Failed::default(), Vec::new());
     for log in logs {
         let failed = failed.clone();
         log.set_on_failure(Rc::new(move |e| *failed.borrow_mut() = Some(e.to_string())));
-        log.set_state_source(Rc::new(Applied(log.clone())));
+        let source = Rc::new(Applied(Some(log.clone()).into()));
+        sources.push(source.clone());
+        log.set_state_source(source);
     }
-    failed
+    (failed, Sources(sources))
 }
 
 /// All shards end clean, side by side, or one fails, which ends the process.
@@ -171,7 +186,7 @@ pub fn make(seed: u64) -> Image {
         let (ids, written, mut random) = (ids.clone(), written.clone(), Random::new(random.next()));
         let ended = world.run(move || async move {
             let opened = open(shards).await.expect("a directory of ours opens");
-            let failed = watch(&opened.logs);
+            let (failed, _sources) = watch(&opened.logs);
             let mut work = Work::new(opened, &ids, written);
             for _ in 0..rounds {
                 work.round(&mut random, &failed).await;
@@ -403,7 +418,7 @@ pub fn start(files: &Files, seed: u64, shards: u16, go_on: bool) -> Answer {
             read_all(&r.log, &mut served).await;
         }
         if go_on {
-            let failed = watch(&opened.logs);
+            let (failed, _sources) = watch(&opened.logs);
             let logs = opened.logs.clone();
             let mut random = Random::new(seed);
             let ids: Vec<ReplicaId> = opened.replicas.iter().map(|r| r.id).collect();

@@ -9,6 +9,8 @@ use engine::types::*;
 use raftgroup::*;
 use uuid::Uuid;
 
+pub mod node;
+
 pub struct Silent;
 
 impl GroupSink for Silent {

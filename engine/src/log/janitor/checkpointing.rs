@@ -11,7 +11,7 @@ use crate::log::LogError;
 use crate::log::checkpoint::{self, Owner, ReplicaFrame};
 use crate::log::files::{aligned, io_error};
 use crate::log::segment::Segment;
-use crate::log::shard::Replica;
+use crate::log::shard::{Removal, Replica};
 use crate::rt::{self, File, OpenOptions};
 use crate::types::*;
 
@@ -31,8 +31,8 @@ struct Draft {
     captured: Vec<(Replica, Option<Lsn>)>,
     /// Segments that it is the first to call sealed.
     sealed: Vec<Rc<Segment>>,
-    /// Replicas that it says are removed.
-    removed: Vec<(ReplicaId, Lsn)>,
+    /// Replicas that it is the first to say are removed.
+    removed: Vec<Removal>,
 }
 
 impl Janitor {
@@ -55,6 +55,11 @@ impl Janitor {
         };
         draft.sealed.iter().for_each(|s| s.said_sealed.set(true));
         let mut c = self.inner.checkpoint.borrow_mut();
+        for r in draft.removed {
+            if c.restored.remove(&r.id) {
+                c.dead.push(r.id);
+            }
+        }
         c.sequence = draft.sequence;
         c.file_bytes = end;
         if draft.base {
@@ -82,12 +87,6 @@ impl Janitor {
         let base = !inner.reported.get() || c.file_bytes > 2 * c.base_bytes + CHANGES_BYTES;
         // A generation is used once, whatever becomes of the file; a sequence number counts once the file is synced.
         c.generation += u64::from(base);
-        // A removal that isn't durable could come back; it waits for the next checkpoint, and its record with it.
-        let durable = inner.journal.borrow().durable_lsn();
-        let (removed, later) = std::mem::take(&mut c.removed)
-            .into_iter()
-            .partition(|(_, lsn)| *lsn <= durable);
-        c.removed = later;
         Draft {
             owner,
             base,
@@ -97,7 +96,7 @@ impl Janitor {
             path: checkpoint::path(&inner.cfg.data_dir, owner.shard, c.generation),
             captured: Vec::new(),
             sealed: Vec::new(),
-            removed,
+            removed: Vec::new(),
         }
     }
 
@@ -117,9 +116,10 @@ impl Janitor {
             .map_err(io_error("cannot open", &path))?;
         let mut out = BytesMut::new();
         let mut at = draft.start;
-        // In a base too: an older file may still speak of them.
-        for (id, _) in &draft.removed {
-            checkpoint::put_removed(&mut out, owner, generation, *id);
+        if base {
+            for id in &inner.checkpoint.borrow().dead {
+                checkpoint::put_removed(&mut out, owner, generation, *id);
+            }
         }
         let ids: Vec<ReplicaId> = inner.replicas.borrow().keys().copied().collect();
         for id in ids {
@@ -137,6 +137,12 @@ impl Janitor {
                 at = write_some(&file, &path, at, &mut out, false).await?;
             }
             rt::yield_if_needed().await;
+        }
+        // Last, and in one step with the commit: what is here of a replica that was removed meanwhile, or isn't any more, is the end of it, also if the record
+        // of its end never becomes durable.
+        draft.removed = std::mem::take(&mut inner.checkpoint.borrow_mut().removed);
+        for r in &draft.removed {
+            checkpoint::put_removed(&mut out, owner, generation, r.id);
         }
         checkpoint::put_commit(&mut out, owner, generation, draft.sequence);
         at = write_some(&file, &path, at, &mut out, true).await?;

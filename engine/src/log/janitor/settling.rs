@@ -24,14 +24,9 @@ impl Janitor {
                 let first = r.bytes_from().into_iter().chain(r.dirty_since).min();
                 needed = needed.min(first.unwrap_or(needed));
             }
-            // What was removed while the checkpoint was made is said by the next one; until then the record is all there is.
-            let unsaid = inner
-                .checkpoint
-                .borrow()
-                .removed
-                .iter()
-                .map(|(_, lsn)| *lsn)
-                .min();
+            // What was removed since the checkpoint was made is said by the next one; until then the replica may be back, and needs what it had.
+            let unsaid = inner.checkpoint.borrow();
+            let unsaid = unsaid.removed.iter().map(|r| r.needs).min();
             needed = needed.min(unsaid.unwrap_or(needed));
             needed
         };

@@ -340,7 +340,8 @@ impl JournalFile {
             syncs: Rc::default(),
         };
         if len(journal.inode) == 0 && size_if_new > 0 {
-            journal.zero(0, size_if_new, ZERO_START_BYTES).await?;
+            let size = size_if_new.min(current().config.borrow().new_journal_bytes);
+            journal.zero(0, size, ZERO_START_BYTES).await?;
             if let Some(dir) = path.parent() {
                 fs::sync_dir(dir).await?;
             }

@@ -66,6 +66,8 @@ pub struct SimConfig {
     pub lose_writes: bool,
     pub tear_writes: bool,
     pub lose_names: bool,
+    /// New journals are made so large at most, in bytes, so that they have to grow.
+    pub new_journal_bytes: u64,
     /// Polls of rings before a consumer sleeps.
     pub spin_polls: u32,
     /// One in so many `yield_if_needed` yields.
@@ -83,6 +85,7 @@ impl Default for SimConfig {
             lose_writes: true,
             tear_writes: true,
             lose_names: true,
+            new_journal_bytes: u64::MAX,
             spin_polls: 2,
             yield_one_in: 4,
             max_steps: 20_000_000,
