@@ -9,10 +9,11 @@ use clap::{Args, Subcommand};
 
 use crate::error::Error;
 use crate::null::{NullResponder, Stall};
+use crate::result::RunResult;
 use crate::run::{self, Options};
 use crate::self_check::{self, SelfCheck};
 use crate::workload::Workload;
-use crate::{result, shipped};
+use crate::{report, result, shipped};
 
 #[derive(Debug, Subcommand)]
 pub enum BenchCommand {
@@ -22,6 +23,8 @@ pub enum BenchCommand {
     SelfCheck(SelfCheckArgs),
     /// A responder that acknowledges at once and keeps nothing
     NullResponder(NullArgs),
+    /// Make one HTML page of result files
+    Report(ReportArgs),
     /// Print the workloads that come with it, or one of them
     Workloads { name: Option<String> },
     /// Print the JSON schema of result files
@@ -110,12 +113,26 @@ pub struct NullArgs {
     pub stall_every_s: f64,
 }
 
+#[derive(Debug, Args)]
+pub struct ReportArgs {
+    /// Result files of `run --output`
+    #[arg(required = true)]
+    pub results: Vec<PathBuf>,
+    /// Where the page goes
+    #[arg(short, long, value_name = "FILE", default_value = "bench.html")]
+    pub output: PathBuf,
+    /// Where the percentile curves go, as SVG
+    #[arg(long, value_name = "FILE")]
+    pub svg: Option<PathBuf>,
+}
+
 /// Carries out a command.
 pub fn run(command: BenchCommand) -> Result<(), Error> {
     match command {
         BenchCommand::Run(args) => run_workload(args),
         BenchCommand::SelfCheck(args) => check(args),
         BenchCommand::NullResponder(args) => respond(&args),
+        BenchCommand::Report(args) => report(&args),
         BenchCommand::Workloads { name } => workloads(name.as_deref()),
         BenchCommand::Schema => {
             print!("{}", result::schema());
@@ -248,6 +265,32 @@ fn respond(args: &NullArgs) -> Result<(), Error> {
         std::thread::sleep(Duration::from_millis(50));
     }
     Ok(())
+}
+
+fn report(args: &ReportArgs) -> Result<(), Error> {
+    let mut runs: Vec<RunResult> = Vec::new();
+    for path in &args.results {
+        let name = path.display().to_string();
+        let text = std::fs::read_to_string(path).map_err(Error::io(&name))?;
+        let run: RunResult =
+            serde_json::from_str(&text).map_err(|e| Error::Usage(format!("{name}: {e}")))?;
+        if run.format != result::FORMAT {
+            return Err(Error::Usage(format!(
+                "{name} is of format {}, not {}",
+                run.format,
+                result::FORMAT
+            )));
+        }
+        runs.push(run);
+    }
+    let named = report::name(&runs);
+    let write = |path: &PathBuf, text: String| {
+        std::fs::write(path, text).map_err(Error::io(path.display().to_string()))
+    };
+    write(&args.output, report::page(&named))?;
+    args.svg
+        .iter()
+        .try_for_each(|path| write(path, report::curves(&named) + "\n"))
 }
 
 fn workloads(name: Option<&str>) -> Result<(), Error> {

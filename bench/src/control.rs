@@ -65,12 +65,13 @@ impl Control {
         let spoken = control.call(protocol::api_versions, protocol::read_api_versions)?;
         let needed = [
             protocol::PRODUCE,
+            protocol::LIST_OFFSETS,
             protocol::METADATA,
             protocol::CREATE_TOPICS,
             protocol::DELETE_TOPICS,
             protocol::FETCH,
         ];
-        for (key, version) in needed.into_iter().take(if consumers { 5 } else { 4 }) {
+        for (key, version) in needed.into_iter().take(if consumers { 6 } else { 5 }) {
             let fits =
                 |(k, low, high): &(i16, i16, i16)| *k == key && (*low..=*high).contains(&version);
             if !spoken.iter().any(fits) {
@@ -105,7 +106,7 @@ impl Control {
             .map_err(|Malformed| Error::Broker("an answer that isn't the protocol".into()))
     }
 
-    /// Makes the topics and waits until every partition has a leader.
+    /// Makes the topics and waits until every partition has a leader that serves it.
     pub fn create(&mut self, names: &[String], topics: &Topics) -> Result<Cluster, Error> {
         let timeout_ms = limits::CONTROL_TIMEOUT_S as i32 * 500;
         let made = self.call(
@@ -126,11 +127,15 @@ impl Control {
                 |out| protocol::metadata(out, names),
                 protocol::read_metadata,
             )?;
-            if let Some(cluster) = cluster(&metadata, names, topics.partitions as usize) {
+            if let Some(cluster) = cluster(&metadata, names, topics.partitions as usize)
+                && serves(&cluster)?
+            {
                 return Ok(cluster);
             }
             if Instant::now() > deadline {
-                return Err(Error::Broker("not every partition has a leader".into()));
+                return Err(Error::Broker(
+                    "not every partition has a leader that serves it".into(),
+                ));
             }
             std::thread::sleep(Duration::from_millis(50));
         }
@@ -152,6 +157,28 @@ impl Control {
             None => Ok(()),
         }
     }
+}
+
+/// Whether every leader serves its partitions: it may be named before it does.
+fn serves(cluster: &Cluster) -> Result<bool, Error> {
+    for (broker, address) in cluster.brokers.iter().enumerate() {
+        let led = cluster.partitions.iter().filter(|p| p.leader == broker);
+        let led: Vec<(&str, i32)> = led
+            .map(|p| (cluster.topics[p.topic].as_str(), p.index))
+            .collect();
+        if led.is_empty() {
+            continue;
+        }
+        let mut control = Control::connect(address, false)?;
+        let errors = control.call(
+            |out| protocol::list_offsets(out, &led),
+            protocol::read_list_offsets,
+        )?;
+        if errors.len() != led.len() || errors.iter().any(|e| *e != 0) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 /// The cluster of a run, if all its partitions are there and led.

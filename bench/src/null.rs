@@ -147,6 +147,7 @@ fn answer(request: &[u8], out: &mut Vec<u8>, state: &State) -> Result<(), Malfor
     r.nullable_string()?;
     match api {
         protocol::API_VERSIONS => api_versions(out),
+        protocol::LIST_OFFSETS => list_offsets(&mut r, out)?,
         protocol::METADATA => metadata(&mut r, out, state)?,
         protocol::CREATE_TOPICS => create_topics(&mut r, out, state)?,
         protocol::DELETE_TOPICS => delete_topics(&mut r, out, state)?,
@@ -172,6 +173,7 @@ fn put_string(out: &mut Vec<u8>, value: &str) {
 fn api_versions(out: &mut Vec<u8>) {
     let spoken = [
         protocol::PRODUCE,
+        protocol::LIST_OFFSETS,
         protocol::METADATA,
         protocol::API_VERSIONS,
         protocol::CREATE_TOPICS,
@@ -212,6 +214,23 @@ fn metadata(r: &mut Reader, out: &mut Vec<u8>, state: &State) -> Result<(), Malf
             for n in [1, 1, 1, 1, 1, 0] {
                 put_i32(out, n);
             }
+        }
+    }
+    Ok(())
+}
+
+fn list_offsets(r: &mut Reader, out: &mut Vec<u8>) -> Result<(), Malformed> {
+    r.i32()?;
+    let topics = r.count(6)?;
+    put_i32(out, topics as i32);
+    for _ in 0..topics {
+        put_string(out, r.string()?);
+        let partitions = r.count(12)?;
+        put_i32(out, partitions as i32);
+        for _ in 0..partitions {
+            put_i32(out, r.i32()?);
+            r.i64()?;
+            out.extend_from_slice(&[0; 18]); // no error, timestamp 0, offset 0
         }
     }
     Ok(())

@@ -3,6 +3,7 @@
 //! | request | version | used for |
 //! |---|---|---|
 //! | ApiVersions | 0 | to refuse a broker that lacks one of these |
+//! | ListOffsets | 1 | whether a leader serves its partition yet |
 //! | Metadata | 5 | who leads which partition |
 //! | CreateTopics | 2 | the run's topics |
 //! | DeleteTopics | 1 | the same, after it |
@@ -14,6 +15,7 @@ use crate::workload::Topics;
 
 pub const PRODUCE: (i16, i16) = (0, 7);
 pub const FETCH: (i16, i16) = (1, 11);
+pub const LIST_OFFSETS: (i16, i16) = (2, 1);
 pub const METADATA: (i16, i16) = (3, 5);
 pub const API_VERSIONS: (i16, i16) = (18, 0);
 pub const CREATE_TOPICS: (i16, i16) = (19, 2);
@@ -161,6 +163,35 @@ pub fn read_delete_topics(r: &mut Reader) -> Result<Vec<(String, i16)>, Malforme
     (0..r.count(4)?)
         .map(|_| Ok((r.string()?.to_owned(), r.i16()?)))
         .collect()
+}
+
+/// Asks for the end of partitions: their topic and index, topics together.
+pub fn list_offsets(out: &mut Vec<u8>, partitions: &[(&str, i32)]) {
+    let mut f = begin(out, LIST_OFFSETS, 0);
+    f.i32(-1);
+    let same = |a: &(&str, i32), b: &(&str, i32)| a.0 == b.0;
+    f.i32(partitions.chunk_by(same).count() as i32);
+    for topic in partitions.chunk_by(same) {
+        f.string(topic[0].0).i32(topic.len() as i32);
+        for (_, index) in topic {
+            f.i32(*index).i64(-1);
+        }
+    }
+    f.end();
+}
+
+/// The error code of each partition asked for.
+pub fn read_list_offsets(r: &mut Reader) -> Result<Vec<i16>, Malformed> {
+    let mut errors = Vec::new();
+    for _ in 0..r.count(6)? {
+        r.string()?;
+        for _ in 0..r.count(22)? {
+            r.i32()?;
+            errors.push(r.i16()?);
+            r.bytes(16)?; // timestamp and offset
+        }
+    }
+    Ok(errors)
 }
 
 /// A produce request of one topic, partition by partition. Requests of several topics repeat the topic part.
@@ -340,6 +371,14 @@ mod tests {
         );
 
         out.clear();
+        list_offsets(&mut out, &[("t0", 0), ("t0", 3), ("t1", 1)]);
+        let l: ListOffsetsRequest = decoded(&out, LIST_OFFSETS);
+        let counts: Vec<usize> = l.topics.iter().map(|t| t.partitions.len()).collect();
+        assert_eq!(counts, [2, 1]);
+        assert_eq!(l.topics[0].partitions[1].partition_index, 3);
+        assert_eq!(l.topics[0].partitions[1].timestamp, -1);
+
+        out.clear();
         api_versions(&mut out);
         decoded::<ApiVersionsRequest>(&out, API_VERSIONS);
 
@@ -472,6 +511,21 @@ mod tests {
         let found = read_delete_topics(&mut Reader(&encoded(&body, DELETE_TOPICS))).unwrap();
         assert_eq!(found, [("t".to_owned(), 3)]);
 
+        let body = ListOffsetsResponse::default().with_topics(vec![
+            list_offsets_response::ListOffsetsTopicResponse::default()
+                .with_name(topic("t"))
+                .with_partitions(vec![
+                    list_offsets_response::ListOffsetsPartitionResponse::default()
+                        .with_error_code(6)
+                        .with_offset(9),
+                    list_offsets_response::ListOffsetsPartitionResponse::default(),
+                ]),
+        ]);
+        assert_eq!(
+            read_list_offsets(&mut Reader(&encoded(&body, LIST_OFFSETS))),
+            Ok(vec![6, 0])
+        );
+
         let body = ApiVersionsResponse::default().with_api_keys(vec![
             api_versions_response::ApiVersion::default()
                 .with_api_key(1)
@@ -490,6 +544,7 @@ mod tests {
             let _ = read_metadata(&mut Reader(&bytes));
             let _ = read_create_topics(&mut Reader(&bytes));
             let _ = read_delete_topics(&mut Reader(&bytes));
+            let _ = read_list_offsets(&mut Reader(&bytes));
             let _ = read_produce(&mut Reader(&bytes), |_, _, _| {});
             let _ = read_fetch(&mut Reader(&bytes), |_, _, _, _| {});
         }
