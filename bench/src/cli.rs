@@ -13,7 +13,7 @@ use crate::result::RunResult;
 use crate::run::{self, Options};
 use crate::self_check::{self, SelfCheck};
 use crate::workload::Workload;
-use crate::{report, result, shipped};
+use crate::{compare, report, result, shipped};
 
 #[derive(Debug, Subcommand)]
 pub enum BenchCommand {
@@ -25,6 +25,8 @@ pub enum BenchCommand {
     NullResponder(NullArgs),
     /// Make one HTML page of result files
     Report(ReportArgs),
+    /// Set runs of two brokers against each other, pair by pair
+    Compare(CompareArgs),
     /// Print the workloads that come with it, or one of them
     Workloads { name: Option<String> },
     /// Print the JSON schema of result files
@@ -126,6 +128,16 @@ pub struct ReportArgs {
     pub svg: Option<PathBuf>,
 }
 
+#[derive(Debug, Args)]
+pub struct CompareArgs {
+    /// Result files of the one side, in the order in which they were made
+    #[arg(long, required = true, num_args = 1..)]
+    pub ours: Vec<PathBuf>,
+    /// Result files of the other, made in turns with the first
+    #[arg(long, required = true, num_args = 1..)]
+    pub theirs: Vec<PathBuf>,
+}
+
 /// Carries out a command.
 pub fn run(command: BenchCommand) -> Result<(), Error> {
     match command {
@@ -133,6 +145,7 @@ pub fn run(command: BenchCommand) -> Result<(), Error> {
         BenchCommand::SelfCheck(args) => check(args),
         BenchCommand::NullResponder(args) => respond(&args),
         BenchCommand::Report(args) => report(&args),
+        BenchCommand::Compare(args) => compare(&args),
         BenchCommand::Workloads { name } => workloads(name.as_deref()),
         BenchCommand::Schema => {
             print!("{}", result::schema());
@@ -267,9 +280,10 @@ fn respond(args: &NullArgs) -> Result<(), Error> {
     Ok(())
 }
 
-fn report(args: &ReportArgs) -> Result<(), Error> {
+/// Reads result files, of this format only.
+fn read_results(paths: &[PathBuf]) -> Result<Vec<RunResult>, Error> {
     let mut runs: Vec<RunResult> = Vec::new();
-    for path in &args.results {
+    for path in paths {
         let name = path.display().to_string();
         let text = std::fs::read_to_string(path).map_err(Error::io(&name))?;
         let run: RunResult =
@@ -283,6 +297,28 @@ fn report(args: &ReportArgs) -> Result<(), Error> {
         }
         runs.push(run);
     }
+    Ok(runs)
+}
+
+fn compare(args: &CompareArgs) -> Result<(), Error> {
+    let (ours, theirs) = (read_results(&args.ours)?, read_results(&args.theirs)?);
+    let ratios = compare::compare(&ours, &theirs)?;
+    let name = |runs: &[RunResult]| {
+        runs[0]
+            .broker
+            .label
+            .clone()
+            .unwrap_or_else(|| runs[0].broker.bootstrap.clone())
+    };
+    print!(
+        "{}",
+        compare::table(&ratios, ours.len(), &name(&ours), &name(&theirs))
+    );
+    Ok(())
+}
+
+fn report(args: &ReportArgs) -> Result<(), Error> {
+    let runs = read_results(&args.results)?;
     let named = report::name(&runs);
     let write = |path: &PathBuf, text: String| {
         std::fs::write(path, text).map_err(Error::io(path.display().to_string()))

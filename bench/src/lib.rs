@@ -5,7 +5,7 @@
 //!
 //! The crate stands alone: it knows the protocol and nothing of Tailrace's other crates. Read in this order: [`workload`] (what is asked for),
 //! [`schedule`] (when records are due), [`producer`] and [`consumer`] (pure: batches, requests, answers), [`measure`] and [`little`] (what is counted),
-//! [`worker`] (one thread of the load), [`run`] (a whole run), [`result`] (what it leaves), [`report`] (the same for people), [`self_check`] (whether the instrument itself can be trusted).
+//! [`worker`] (one thread of the load), [`run`] (a whole run), [`result`] (what it leaves), [`report`] and [`compare`] (the same for people), [`self_check`] (whether the instrument itself can be trusted).
 //! [`batch`], [`wire`], [`protocol`], [`connection`], [`control`] and [`poll`] are the client's lower half; every bound is in [`limits`].
 
 #![allow(
@@ -17,6 +17,7 @@
 pub mod batch;
 pub mod cli;
 pub mod clock;
+pub mod compare;
 pub mod connection;
 pub mod consumer;
 pub mod control;

@@ -239,11 +239,11 @@ figure{margin:1.5rem 0}svg{width:100%;height:auto}.bad{color:#a00;font-weight:60
 code{overflow-wrap:anywhere}";
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use std::sync::atomic::AtomicBool;
 
-    fn a_run(label: &str) -> RunResult {
+    pub(crate) fn a_run(label: &str) -> RunResult {
         let responder = crate::null::NullResponder::start("127.0.0.1:0", None, None).unwrap();
         let mut workload = crate::workload::Workload::default();
         workload.time.warm_up_s = 0.0;
