@@ -178,10 +178,10 @@ fn run_workload(args: RunArgs) -> Result<(), Error> {
     };
     let stop = stop_flag()?;
     let result = run::measure(&options, &stop)?;
-    print!("{}", run::summary(&result));
     if let Some(path) = &args.output {
         write_json(path, &result)?;
     }
+    print!("{}", run::summary(&result));
     if result.valid {
         return Ok(());
     }
@@ -248,10 +248,10 @@ fn check(args: SelfCheckArgs) -> Result<(), Error> {
     };
     let stop = stop_flag()?;
     let outcome = self_check::run(&check, &stop)?;
-    print!("{}", self_check::summary(&outcome));
     if let Some(path) = &args.output {
         write_json(path, &[&outcome.floor, &outcome.stalled])?;
     }
+    print!("{}", self_check::summary(&outcome));
     if outcome.problems.is_empty() {
         println!("the instrument passes");
         return Ok(());
