@@ -52,21 +52,7 @@ pub fn read(pid: u32) -> Result<Counters, Error> {
     let status = open("status")?;
     let (user_ticks, system_ticks) = cpu_ticks(&stat)
         .ok_or_else(|| Error::Usage(format!("/proc/{pid}/stat has no CPU times")))?;
-    let (mut voluntary, mut involuntary) = (0, 0);
-    // Each thread has counters of its own; one that ended since is left out.
-    for task in fs::read_dir(format!("/proc/{pid}/task"))
-        .map_err(Error::io("/proc"))?
-        .flatten()
-    {
-        let status = fs::read_to_string(task.path().join("status")).unwrap_or_default();
-        let number = |name| {
-            field(&status, name)
-                .and_then(|n| n.parse().ok())
-                .unwrap_or(0u64)
-        };
-        voluntary += number("voluntary_ctxt_switches");
-        involuntary += number("nonvoluntary_ctxt_switches");
-    }
+    let (voluntary, involuntary) = switches(pid)?;
     // Another user's process may hide it.
     let io = open("io").unwrap_or_default();
     Ok(Counters {
@@ -80,6 +66,31 @@ pub fn read(pid: u32) -> Result<Counters, Error> {
         rss_bytes: kib(&status, "VmRSS").unwrap_or(0),
         peak_rss_bytes: kib(&status, "VmHWM").unwrap_or(0),
     })
+}
+
+/// Context switches of all threads, voluntary and not. Of another process, those of threads that have ended are left out.
+fn switches(pid: u32) -> Result<(u64, u64), Error> {
+    if pid == std::process::id() {
+        // SAFETY: all zeros is a valid value of this plain structure, which the call fills.
+        let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+        // SAFETY: `usage` lives until the call returns.
+        if unsafe { libc::getrusage(libc::RUSAGE_SELF, &mut usage) } == 0 {
+            return Ok((usage.ru_nvcsw as u64, usage.ru_nivcsw as u64));
+        }
+    }
+    let (mut voluntary, mut involuntary) = (0, 0);
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).map_err(Error::io("/proc"))?;
+    for task in tasks.flatten() {
+        let status = fs::read_to_string(task.path().join("status")).unwrap_or_default();
+        let number = |name| {
+            field(&status, name)
+                .and_then(|n| n.parse().ok())
+                .unwrap_or(0u64)
+        };
+        voluntary += number("voluntary_ctxt_switches");
+        involuntary += number("nonvoluntary_ctxt_switches");
+    }
+    Ok((voluntary, involuntary))
 }
 
 /// User and system time of /proc/pid/stat: the 14th and 15th field, counted behind the command's closing parenthesis.
@@ -151,7 +162,12 @@ mod tests {
         while started.elapsed().as_millis() < 200 {
             sum = std::hint::black_box(sum + 1);
         }
+        // A thread that has ended counts too.
+        let sleeper =
+            || (0..50).for_each(|_| std::thread::sleep(std::time::Duration::from_millis(1)));
+        std::thread::spawn(sleeper).join().unwrap();
         let found = figures(pid, before, read(pid).unwrap(), 0.2, 100, 10);
+        assert!(found.voluntary_switches >= 50, "{found:?}");
         assert!(found.user_cpu_s + found.system_cpu_s > 0.0, "{found:?}");
         assert!(found.rss_bytes > 1 << 20 && found.peak_rss_bytes >= found.rss_bytes / 2);
         assert!(read(u32::MAX).is_err());
