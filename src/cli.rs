@@ -37,6 +37,9 @@ pub enum Command {
     Produce(ProduceArgs),
     /// Print the records of a topic
     Consume(ConsumeArgs),
+    /// Measure the latency of a broker that speaks the Kafka protocol
+    #[command(subcommand)]
+    Bench(bench::cli::BenchCommand),
 }
 
 /// The settings given as flags, one flag per row of the table of settings.

@@ -29,7 +29,7 @@ use std::process::ExitCode;
 use clap::Parser;
 
 use cli::{Cli, Command, SettingsArgs};
-use exit::Fatal;
+use exit::{Exit, Fatal};
 use settings::Settings;
 
 /// Batches are often freed on another shard than the one that made them: that must not take a lock (measured: docs/decisions/2026-11-30-allocator.md).
@@ -70,6 +70,14 @@ fn run(cli: Cli) -> Result<(), Fatal> {
         Some(Command::Consume(args)) => {
             for_clients()?;
             client::consume::run(args)
+        }
+        Some(Command::Bench(command)) => {
+            end_with_the_reader();
+            for_clients()?;
+            bench::cli::run(command).map_err(|e| match e {
+                bench::Error::Usage(_) => Fatal::new(Exit::Usage, e.to_string()),
+                _ => Fatal::new(Exit::Failure, e.to_string()),
+            })
         }
     }
 }

@@ -30,7 +30,14 @@ fn sources(dir: &Path, found: &mut Vec<PathBuf>) {
 
 fn files() -> Vec<PathBuf> {
     let mut found = Vec::new();
-    for part in ["engine", "raftgroup", "cluster", "kafka-api", "src"] {
+    for part in [
+        "engine",
+        "raftgroup",
+        "cluster",
+        "kafka-api",
+        "bench",
+        "src",
+    ] {
         sources(&root().join(part), &mut found);
     }
     assert!(found.len() > 50, "the sources are where they were");

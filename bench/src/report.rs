@@ -1,0 +1,291 @@
+//! `bench report`: result files as one self-contained page, for people: percentile curves on a log axis, latency and throughput over time, cost.
+//!
+//! The page loads nothing: charts are SVG within it. Text from a result file is escaped, wherever it goes.
+
+mod chart;
+
+use chart::{Chart, Scale, Series};
+
+use crate::result::{Latency, RunResult};
+use crate::run::ms;
+
+/// One run of the page, with what it is called there.
+pub struct Named<'a> {
+    pub name: String,
+    pub run: &'a RunResult,
+}
+
+/// Names for runs: what their caller called the broker, the workload's name; numbered where that isn't unique.
+pub fn name(runs: &[RunResult]) -> Vec<Named<'_>> {
+    let plain = |run: &RunResult| match &run.broker.label {
+        Some(label) => format!("{label}, {}", run.workload.name),
+        None => format!("{}, {}", run.broker.bootstrap, run.workload.name),
+    };
+    let all: Vec<String> = runs.iter().map(plain).collect();
+    runs.iter()
+        .enumerate()
+        .map(|(index, run)| {
+            let name = &all[index];
+            let same = all.iter().filter(|n| *n == name).count();
+            let before = all[..index].iter().filter(|n| *n == name).count();
+            let name = match same {
+                1 => name.clone(),
+                _ => format!("{name} ({})", before + 1),
+            };
+            Named { name, run }
+        })
+        .collect()
+}
+
+/// The percentile curves of all runs, as an SVG document.
+pub fn curves(runs: &[Named]) -> String {
+    curve_chart(runs, "Latency by percentile", |r| Some(&r.produce)).svg()
+}
+
+fn curve_chart<'a>(
+    runs: &'a [Named<'a>],
+    title: &str,
+    which: impl Fn(&'a RunResult) -> Option<&'a Latency>,
+) -> Chart {
+    let points = |l: &Latency| {
+        let last = l.curve.last().map_or(0.0, |p| p.0);
+        let curve = l.curve.iter().filter(|p| p.1 > 0.0);
+        curve
+            .map(|(q, us)| (1.0 / (1.0 - q.min(0.999_999_9)), us / 1e3))
+            // What is above the last point is the maximum.
+            .chain((last > 0.0).then(|| (l.count.max(1) as f64, l.max / 1e3)))
+            .collect::<Vec<_>>()
+    };
+    Chart {
+        title: title.into(),
+        x_label: "percentile".into(),
+        y_label: "ms".into(),
+        x: Scale::Percentile,
+        y: Scale::Log,
+        series: runs
+            .iter()
+            .filter_map(|n| {
+                let mut points = points(which(n.run)?);
+                points.sort_by(|a, b| a.0.total_cmp(&b.0));
+                Some(Series {
+                    name: n.name.clone(),
+                    points,
+                })
+            })
+            .collect(),
+    }
+}
+
+fn over_time(
+    runs: &[Named],
+    title: &str,
+    unit: &str,
+    y: Scale,
+    value: impl Fn(&crate::result::IntervalFigures) -> f64,
+) -> Chart {
+    Chart {
+        title: title.into(),
+        x_label: "seconds".into(),
+        y_label: unit.into(),
+        x: Scale::Linear,
+        y,
+        series: runs
+            .iter()
+            .map(|n| Series {
+                name: n.name.clone(),
+                points: n.run.intervals.iter().map(|i| (i.at_s, value(i))).collect(),
+            })
+            .collect(),
+    }
+}
+
+/// The whole page.
+pub fn page(runs: &[Named]) -> String {
+    let mut charts = vec![curve_chart(
+        runs,
+        "Produce: from the scheduled moment to the acknowledgement",
+        |r| Some(&r.produce),
+    )];
+    if runs.iter().any(|n| n.run.end_to_end.is_some()) {
+        charts.push(curve_chart(
+            runs,
+            "End to end: until a consumer has the record",
+            |r| r.end_to_end.as_ref(),
+        ));
+    }
+    charts.push(over_time(
+        runs,
+        "p99 of each second, warm-up included",
+        "ms",
+        Scale::Log,
+        |i| i.p99 / 1e3,
+    ));
+    charts.push(over_time(
+        runs,
+        "Acknowledged",
+        "records/s",
+        Scale::Linear,
+        |i| i.records_per_s,
+    ));
+    charts.push(over_time(
+        runs,
+        "In flight at the end of each second",
+        "records",
+        Scale::Linear,
+        |i| i.in_flight as f64,
+    ));
+    let mut body = String::from("<h1>tailrace bench</h1>\n");
+    body += "<p>Records are due on a schedule that never waits for the broker; latency counts from the scheduled moment. A closed loop (one at a time, flat out) \
+             has no schedule: there it counts from the moment at which the record was made.</p>\n";
+    for named in runs.iter().filter(|n| !n.run.valid) {
+        let problems = named.run.problems.join("; ");
+        body += &format!(
+            "<p class=\"bad\">{} is not a result: {}</p>\n",
+            escape(&named.name),
+            escape(&problems)
+        );
+    }
+    body += &table(runs);
+    for chart in &charts {
+        body += &format!("<figure>{}</figure>\n", chart.svg());
+    }
+    body += "<h2>What was run</h2>\n";
+    for named in runs {
+        let run = named.run;
+        let workload = toml::to_string(&run.workload).unwrap_or_default();
+        body += &format!(
+            "<details><summary>{}</summary><p>{}, {} CPUs ({}), {} GiB, Linux {}; load average {:.1}; tailrace bench {}; begun {}</p>\
+             <p><code>{}</code></p><pre>{}</pre></details>\n",
+            escape(&named.name),
+            escape(&run.machine.hostname),
+            run.machine.cpus,
+            escape(&run.machine.cpu),
+            run.machine.memory_bytes >> 30,
+            escape(&run.machine.kernel),
+            run.machine.load_average[0],
+            escape(&run.version),
+            escape(&run.started),
+            escape(&run.command.join(" ")),
+            escape(&workload)
+        );
+    }
+    format!(
+        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>tailrace bench</title>\n\
+         <meta name=\"viewport\" content=\"width=device-width\"><style>{STYLE}</style></head>\n<body>\n{body}</body></html>\n"
+    )
+}
+
+fn table(runs: &[Named]) -> String {
+    let mut out = String::from(
+        "<div class=\"wide\"><table><thead><tr><th>run</th><th>records/s</th><th>MB/s</th><th>p50 ms</th><th>p90</th><th>p99</th><th>p99.9</th><th>p99.99</th>\
+         <th>max</th><th>records per CPU second</th><th>MiB resident</th><th>written ÷ produced</th></tr></thead><tbody>\n",
+    );
+    for named in runs {
+        let run = named.run;
+        let mut row = |name: &str, l: &Latency, cost: bool| {
+            out += &format!("<tr><th>{}</th>", escape(name));
+            let mut cell = |text: String| out += &format!("<td>{text}</td>");
+            cell(if cost {
+                format!("{:.0}", run.records_per_s)
+            } else {
+                String::new()
+            });
+            cell(if cost {
+                format!("{:.2}", run.bytes_per_s / 1e6)
+            } else {
+                String::new()
+            });
+            [l.p50, l.p90, l.p99, l.p99_9, l.p99_99, l.max]
+                .into_iter()
+                .for_each(|us| cell(ms(us)));
+            let process = run.process.as_ref().filter(|_| cost);
+            cell(process.map_or(String::new(), |p| format!("{:.0}", p.records_per_cpu_s)));
+            cell(process.map_or(String::new(), |p| format!("{}", p.rss_bytes >> 20)));
+            cell(
+                process
+                    .and_then(|p| p.written_per_produced)
+                    .map_or(String::new(), |w| format!("{w:.2}")),
+            );
+            out += "</tr>\n";
+        };
+        row(&named.name, &run.produce, true);
+        if let Some(consumed) = &run.end_to_end {
+            row(&format!("{}, end to end", named.name), consumed, false);
+        }
+    }
+    out + "</tbody></table></div>\n"
+}
+
+/// Text as it may stand in HTML and SVG.
+pub(crate) fn escape(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '&' => out += "&amp;",
+            '<' => out += "&lt;",
+            '>' => out += "&gt;",
+            '"' => out += "&quot;",
+            '\'' => out += "&#39;",
+            c => out.push(c),
+        }
+    }
+    out
+}
+
+const STYLE: &str = "body{font:15px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem;color:#222;background:#fff}\
+h1{font-size:1.4rem}h2{font-size:1.1rem}table{border-collapse:collapse;font-variant-numeric:tabular-nums;font-size:13px}\
+td,th{padding:.25rem .6rem;border-bottom:1px solid #ddd;text-align:right;white-space:nowrap}th:first-child{text-align:left}\
+figure{margin:1.5rem 0}svg{width:100%;height:auto}.bad{color:#a00;font-weight:600}.wide{overflow-x:auto}pre{background:#f6f6f6;padding:.8rem;overflow-x:auto}\
+code{overflow-wrap:anywhere}";
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use std::sync::atomic::AtomicBool;
+
+    pub(crate) fn a_run(label: &str) -> RunResult {
+        let responder = crate::null::NullResponder::start("127.0.0.1:0", None, None).unwrap();
+        let mut workload = crate::workload::Workload::default();
+        workload.time.warm_up_s = 0.0;
+        workload.time.length_s = 1.2;
+        workload.load.rate = 1_000.0;
+        let options = crate::run::Options {
+            bootstrap: responder.address(),
+            workload,
+            label: Some(label.into()),
+            quiet: true,
+            ..Default::default()
+        };
+        crate::run::measure(&options, &AtomicBool::new(false)).unwrap()
+    }
+
+    #[test]
+    fn a_page_has_every_run_and_loads_nothing() {
+        let runs = [
+            a_run("one"),
+            a_run("<script>alert(1)</script>"),
+            a_run("one"),
+        ];
+        let again: RunResult =
+            serde_json::from_str(&serde_json::to_string(&runs[0]).unwrap()).unwrap();
+        assert_eq!(again.produce.count, 1_200, "a result is read back");
+        let named = name(&runs);
+        let page = page(&named);
+        assert!(
+            page.contains("one,  (1)") && page.contains("one,  (2)"),
+            "names are unique"
+        );
+        assert!(!page.contains("<script"));
+        for outside in ["http://", "https://", "src=", "@import", "url("] {
+            let found = page
+                .replace("http://www.w3.org/2000/svg", "")
+                .contains(outside);
+            assert!(!found, "{outside}");
+        }
+        assert_eq!(page.matches("<svg").count(), 4);
+        assert!(!page.contains("NaN") && !page.contains("inf\""));
+        let svg = curves(&named);
+        assert!(svg.starts_with("<svg xmlns=") && svg.ends_with("</svg>"));
+        assert_eq!(svg.matches("<polyline").count(), 3);
+    }
+}

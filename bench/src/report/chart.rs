@@ -1,0 +1,243 @@
+//! A line chart as SVG: two axes, each linear, logarithmic or of percentiles; a legend; nothing else.
+
+use super::escape;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scale {
+    /// From zero.
+    Linear,
+    /// Decades; what isn't above zero is left out.
+    Log,
+    /// The value is 1 / (1 - quantile), on decades: each doubles the distance from p100.
+    Percentile,
+}
+
+pub struct Series {
+    pub name: String,
+    pub points: Vec<(f64, f64)>,
+}
+
+pub struct Chart {
+    pub title: String,
+    pub x_label: String,
+    pub y_label: String,
+    pub x: Scale,
+    pub y: Scale,
+    pub series: Vec<Series>,
+}
+
+const WIDTH: f64 = 900.0;
+const PLOT_HEIGHT: f64 = 300.0;
+const LEFT: f64 = 70.0;
+const RIGHT: f64 = 40.0;
+const TOP: f64 = 36.0;
+const BOTTOM: f64 = 44.0;
+const LEGEND_LINE: f64 = 18.0;
+/// Told apart by people who don't see red and green too.
+const COLOURS: [&str; 8] = [
+    "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#999999",
+];
+
+/// An axis: where a value lies between 0 and 1, and its marks.
+struct Axis {
+    scale: Scale,
+    low: f64,
+    high: f64,
+}
+
+impl Axis {
+    fn of(scale: Scale, values: impl Iterator<Item = f64>) -> Axis {
+        let mut low = f64::INFINITY;
+        let mut high = f64::NEG_INFINITY;
+        for value in values.filter(|v| v.is_finite() && (scale == Scale::Linear || *v > 0.0)) {
+            low = low.min(value);
+            high = high.max(value);
+        }
+        if low > high {
+            (low, high) = (1.0, 10.0);
+        }
+        match scale {
+            Scale::Linear => Axis {
+                scale,
+                low: 0.0,
+                high: if high > 0.0 { high * 1.05 } else { 1.0 },
+            },
+            _ => {
+                let low = 10f64.powf(low.log10().floor());
+                let high = 10f64.powf(high.log10().ceil());
+                Axis {
+                    scale,
+                    low,
+                    high: if high > low { high } else { low * 10.0 },
+                }
+            }
+        }
+    }
+
+    /// Where a value lies, 0 to 1; none for what the scale can't show.
+    fn place(&self, value: f64) -> Option<f64> {
+        let at = match self.scale {
+            Scale::Linear => (value - self.low) / (self.high - self.low),
+            _ if value <= 0.0 => return None,
+            _ => (value / self.low).log10() / (self.high / self.low).log10(),
+        };
+        at.is_finite().then(|| at.clamp(0.0, 1.0))
+    }
+
+    /// Values with a line and a label.
+    fn marks(&self) -> Vec<(f64, String)> {
+        if self.scale == Scale::Linear {
+            let step = nice(self.high / 5.0);
+            let count = (self.high / step).floor() as usize;
+            return (0..=count.min(20))
+                .map(|n| (n as f64 * step, plain(n as f64 * step)))
+                .collect();
+        }
+        let decades = (self.high / self.low).log10().round() as i32;
+        (0..=decades.min(20))
+            .map(|n| {
+                let value = self.low * 10f64.powi(n);
+                let label = match self.scale {
+                    Scale::Percentile => percentile(value),
+                    _ => plain(value),
+                };
+                (value, label)
+            })
+            .collect()
+    }
+}
+
+/// The next of 1, 2, 5, 10 ... at or above.
+fn nice(value: f64) -> f64 {
+    let decade = 10f64.powf(value.max(1e-9).log10().floor());
+    let factor = [1.0, 2.0, 5.0, 10.0]
+        .into_iter()
+        .find(|f| f * decade >= value * 0.999_999);
+    factor.unwrap_or(10.0) * decade
+}
+
+fn plain(value: f64) -> String {
+    if value >= 1.0 || value == 0.0 {
+        return format!("{value:.0}");
+    }
+    let digits = (-value.log10()).ceil() as usize;
+    format!("{value:.digits$}")
+}
+
+/// 1 / (1 - quantile) as the percentile's name.
+fn percentile(value: f64) -> String {
+    match value.log10().round() as i32 {
+        ..=0 => "0".into(),
+        1 => "p90".into(),
+        2 => "p99".into(),
+        nines => format!("p99.{}", "9".repeat((nines - 2) as usize)),
+    }
+}
+
+impl Chart {
+    pub fn svg(&self) -> String {
+        let points = || self.series.iter().flat_map(|s| &s.points);
+        let x = Axis::of(self.x, points().map(|p| p.0));
+        let y = Axis::of(self.y, points().map(|p| p.1));
+        let height = TOP + PLOT_HEIGHT + BOTTOM + LEGEND_LINE * self.series.len() as f64;
+        let (right, bottom) = (WIDTH - RIGHT, TOP + PLOT_HEIGHT);
+        let across = |at: f64| LEFT + at * (right - LEFT);
+        let up = |at: f64| bottom - at * PLOT_HEIGHT;
+        let mut out = format!(
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" font-family=\"system-ui,sans-serif\" font-size=\"12\">\
+             <rect width=\"{WIDTH}\" height=\"{height}\" fill=\"#fff\"/><text x=\"{LEFT}\" y=\"20\" font-size=\"15\" font-weight=\"600\">{}</text>",
+            escape(&self.title)
+        );
+        for (value, label) in x.marks() {
+            let Some(at) = x.place(value).map(across) else {
+                continue;
+            };
+            out += &format!(
+                "<line x1=\"{at:.1}\" x2=\"{at:.1}\" y1=\"{TOP}\" y2=\"{bottom}\" stroke=\"#e4e4e4\"/>\
+                 <text x=\"{at:.1}\" y=\"{:.1}\" text-anchor=\"middle\" fill=\"#555\">{label}</text>",
+                bottom + 16.0
+            );
+        }
+        for (value, label) in y.marks() {
+            let Some(at) = y.place(value).map(up) else {
+                continue;
+            };
+            out += &format!(
+                "<line x1=\"{LEFT}\" x2=\"{right}\" y1=\"{at:.1}\" y2=\"{at:.1}\" stroke=\"#e4e4e4\"/>\
+                 <text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\" fill=\"#555\">{label}</text>",
+                LEFT - 6.0,
+                at + 4.0
+            );
+        }
+        out += &format!(
+            "<text x=\"{right}\" y=\"{:.1}\" text-anchor=\"end\" fill=\"#555\">{}</text><text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\" fill=\"#555\">{}</text>",
+            bottom + 32.0,
+            escape(&self.x_label),
+            LEFT - 6.0,
+            TOP - 8.0,
+            escape(&self.y_label)
+        );
+        for (index, series) in self.series.iter().enumerate() {
+            let colour = COLOURS[index % COLOURS.len()];
+            let dash = if index >= COLOURS.len() {
+                " stroke-dasharray=\"6 3\""
+            } else {
+                ""
+            };
+            let line: Vec<String> = series
+                .points
+                .iter()
+                .filter_map(|p| {
+                    Some(format!(
+                        "{:.1},{:.1}",
+                        across(x.place(p.0)?),
+                        up(y.place(p.1)?)
+                    ))
+                })
+                .collect();
+            let text_y = bottom + BOTTOM + LEGEND_LINE * index as f64;
+            out += &format!(
+                "<polyline points=\"{}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"2\" stroke-linejoin=\"round\"{dash}/>\
+                 <line x1=\"{LEFT}\" x2=\"{:.1}\" y1=\"{:.1}\" y2=\"{:.1}\" stroke=\"{colour}\" stroke-width=\"3\"{dash}/>\
+                 <text x=\"{:.1}\" y=\"{:.1}\">{}</text>",
+                line.join(" "),
+                LEFT + 24.0,
+                text_y,
+                text_y,
+                LEFT + 32.0,
+                text_y + 4.0,
+                escape(&series.name)
+            );
+        }
+        out + "</svg>"
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn axes_span_what_is_shown() {
+        let log = Axis::of(Scale::Log, [0.05, 3.0, 0.0].into_iter());
+        assert!((log.low - 0.01).abs() < 1e-9 && (log.high - 10.0).abs() < 1e-9);
+        assert_eq!(log.place(0.0), None);
+        assert!((log.place(0.1).unwrap() - 1.0 / 3.0).abs() < 1e-9);
+        let labels: Vec<String> = log.marks().into_iter().map(|m| m.1).collect();
+        assert_eq!(labels, ["0.01", "0.1", "1", "10"]);
+        let linear = Axis::of(Scale::Linear, [5_000.0].into_iter());
+        let labels: Vec<String> = linear.marks().into_iter().map(|m| m.1).collect();
+        assert_eq!(labels, ["0", "2000", "4000"]);
+        let percentiles = Axis::of(Scale::Percentile, [1.0, 5_000.0].into_iter());
+        let labels: Vec<String> = percentiles.marks().into_iter().map(|m| m.1).collect();
+        assert_eq!(labels, ["0", "p90", "p99", "p99.9", "p99.99"]);
+    }
+
+    #[test]
+    fn nothing_to_show_is_an_empty_chart() {
+        for scale in [Scale::Linear, Scale::Log, Scale::Percentile] {
+            let axis = Axis::of(scale, [f64::NAN, f64::INFINITY].into_iter());
+            assert!(axis.low < axis.high && axis.marks().len() < 22);
+        }
+    }
+}

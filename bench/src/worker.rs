@@ -1,0 +1,436 @@
+//! One thread of the load: its producers, its consumers, their connections, one loop that never waits for the broker alone.
+//!
+//! A turn: what is due is made, what may go is sent, answers are taken; then it sleeps until the next record is due or a socket is ready. The clock is
+//! read when bytes have come, so what it takes to count an answer isn't in it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::Sender;
+
+use crate::clock::Clock;
+use crate::connection::{Connection, nonsense};
+use crate::consumer::Consumer;
+use crate::control::Cluster;
+use crate::error::Error;
+use crate::limits;
+use crate::little::{Due, Sampler, Samples};
+use crate::measure::{Interval, Recorder, Totals};
+use crate::poll::{Poll, precise_sleep};
+use crate::producer::Producer;
+use crate::protocol;
+use crate::schedule::Schedule;
+use crate::wire::Reader;
+use crate::workload::{Mode, Workload};
+
+/// What the threads of a run share.
+#[derive(Debug)]
+pub struct Shared {
+    /// The first moment at which nothing is due any more. Moved forward when the run is ended early.
+    pub end_ns: AtomicU64,
+    /// A thread has failed: the others end.
+    pub failed: AtomicBool,
+    /// Threads whose producers still wait for answers.
+    pub producing: AtomicU64,
+    pub acknowledged: AtomicU64,
+    pub consumed: AtomicU64,
+}
+
+/// How long a thread may sleep before it looks at `Shared`, in nanoseconds.
+const LOOK_EVERY_NS: u64 = 50_000_000;
+
+/// What a thread needs to know of the run.
+#[derive(Clone)]
+pub struct Plan {
+    pub workload: Arc<Workload>,
+    pub cluster: Arc<Cluster>,
+    pub clock: Clock,
+    pub pool: Arc<[u8]>,
+    pub shared: Arc<Shared>,
+    pub intervals: Sender<Interval>,
+    /// This thread of how many, and the CPU it is pinned to.
+    pub index: usize,
+    pub threads: usize,
+    pub cpu: Option<usize>,
+}
+
+/// Whose connection, and to which broker.
+#[derive(Clone, Copy)]
+enum Owner {
+    Producer(usize, usize),
+    Consumer(usize, usize),
+}
+
+pub struct Worker {
+    plan: Plan,
+    poll: Poll,
+    connections: Vec<(Owner, Connection)>,
+    producers: Vec<Producer>,
+    consumers: Vec<Consumer>,
+    recorder: Recorder,
+    sampler: Sampler,
+    start_ns: u64,
+    /// Its producers' part of `Shared::producing`.
+    produces: bool,
+}
+
+/// What a thread hands over at its end.
+pub struct Outcome {
+    pub totals: Totals,
+    pub samples: Samples,
+}
+
+impl Worker {
+    /// Opens the connections. Nothing is sent before `run`.
+    pub fn connect(plan: Plan) -> Result<Worker, Error> {
+        let poll = Poll::new().map_err(Error::io("epoll"))?;
+        let (load, brokers) = (&plan.workload.load, plan.cluster.brokers.len());
+        let mut connections = Vec::new();
+        let mut consumers = Vec::new();
+        let mut open = |owner, broker: usize| -> Result<(), Error> {
+            let connection =
+                Connection::open(&plan.cluster.brokers[broker], connections.len(), &poll)?;
+            connections.push((owner, connection));
+            Ok(())
+        };
+        for producer in 0..(plan.index..load.producers).step_by(plan.threads).count() {
+            for broker in 0..brokers {
+                open(Owner::Producer(producer, broker), broker)?;
+            }
+        }
+        for index in (plan.index..load.consumers).step_by(plan.threads) {
+            let consumer = Consumer::new(&plan.cluster, index, load.consumers);
+            for broker in (0..brokers).filter(|b| consumer.reads_from(*b)) {
+                open(Owner::Consumer(consumers.len(), broker), broker)?;
+            }
+            consumers.push(consumer);
+        }
+        Ok(Worker {
+            poll,
+            connections,
+            producers: Vec::new(),
+            consumers,
+            recorder: Recorder::new((0, 0)),
+            sampler: Sampler::new(Due::Made(0), 0, 0),
+            start_ns: 0,
+            produces: true,
+            plan,
+        })
+    }
+
+    /// Carries the load from `start_ns` to the run's end and the last answer.
+    pub fn run(mut self, start_ns: u64) -> Result<Outcome, Error> {
+        let result = self.pin().and_then(|()| {
+            precise_sleep();
+            self.begin(start_ns);
+            self.turns()
+        });
+        if result.is_err() {
+            self.plan.shared.failed.store(true, Ordering::Relaxed);
+        }
+        self.produced();
+        result.map(|()| Outcome {
+            totals: self.recorder.totals,
+            samples: self.sampler.samples(),
+        })
+    }
+
+    fn pin(&self) -> Result<(), Error> {
+        match self.plan.cpu {
+            Some(cpu) if !core_affinity::set_for_current(core_affinity::CoreId { id: cpu }) => Err(
+                Error::Usage(format!("this process may not run on CPU {cpu}")),
+            ),
+            _ => Ok(()),
+        }
+    }
+
+    fn begin(&mut self, start_ns: u64) {
+        let Plan {
+            workload, cluster, ..
+        } = &self.plan;
+        let load = &workload.load;
+        let mine: Vec<usize> = (self.plan.index..load.producers)
+            .step_by(self.plan.threads)
+            .collect();
+        let schedule = |i: &usize| {
+            Schedule::new(
+                load.arrivals,
+                load.rate,
+                *i,
+                load.producers,
+                load.seed,
+                start_ns,
+            )
+        };
+        let due = match load.mode {
+            Mode::Open => Due::Scheduled(mine.iter().map(schedule).collect()),
+            _ => Due::Made(0),
+        };
+        self.start_ns = start_ns;
+        self.recorder = Recorder::new(workload.window_ns(start_ns));
+        self.sampler = Sampler::new(
+            due,
+            self.recorder.window_ns.0,
+            load.seed ^ self.plan.index as u64,
+        );
+        let open = load.mode == Mode::Open;
+        self.producers = mine
+            .iter()
+            .map(|i| Producer::new(workload, cluster, *i, open.then(|| schedule(i))))
+            .collect();
+    }
+
+    fn turns(&mut self) -> Result<(), Error> {
+        let drain_ns = (self.plan.workload.time.drain_s * 1e9) as u64;
+        let spin_ns = self.plan.workload.client.spin_us * 1_000;
+        loop {
+            let now = self.plan.clock.now_ns();
+            let end = self.plan.shared.end_ns.load(Ordering::Relaxed);
+            self.recorder.window_ns.1 = end;
+            self.intervals(now);
+            self.produce(now, end)?;
+            self.consume()?;
+            if self.is_done(now, end) || self.plan.shared.failed.load(Ordering::Relaxed) {
+                break;
+            }
+            if now >= end.saturating_add(drain_ns) {
+                self.abandon(now, end);
+                break;
+            }
+            let mut wake = now + LOOK_EVERY_NS;
+            for producer in &mut self.producers {
+                wake = wake.min(producer.wakes_at(now, end));
+            }
+            let sleep = wake.saturating_sub(self.plan.clock.now_ns());
+            self.poll
+                .wait(sleep.saturating_sub(spin_ns))
+                .map_err(Error::io("epoll"))?;
+            for index in 0..self.poll.ready() {
+                let event = self.poll.event(index);
+                if event.readable {
+                    self.read(event.token)?;
+                }
+                self.connections[event.token].1.flush(&self.poll)?;
+            }
+        }
+        let now = self.plan.clock.now_ns();
+        self.sampler.look(now, self.recorder.window_ns.1);
+        self.intervals(now);
+        self.send_interval(now);
+        Ok(())
+    }
+
+    fn produce(&mut self, now: u64, end: u64) -> Result<(), Error> {
+        let Plan {
+            cluster,
+            workload,
+            pool,
+            clock,
+            ..
+        } = &self.plan;
+        for producer in &mut self.producers {
+            let made = producer.generate(now, end, clock.wall_ms, pool, &mut self.recorder);
+            if made > 0 && workload.load.mode != Mode::Open {
+                self.sampler.look(now, end);
+                self.sampler.made(made);
+            }
+            if now >= end {
+                producer.finish();
+            }
+        }
+        let acks = workload.client.acks.wire();
+        for (owner, connection) in &mut self.connections {
+            let Owner::Producer(producer, lane) = *owner else {
+                continue;
+            };
+            let mut wrote = false;
+            while let Some(request) = self.producers[producer].next_request(lane, now) {
+                let topic_of = |b: &crate::batch::Batch| cluster.partitions[b.partition].topic;
+                let same =
+                    |a: &crate::batch::Batch, b: &crate::batch::Batch| topic_of(a) == topic_of(b);
+                let topics = request.batches.chunk_by(same).count();
+                let mut frame = protocol::Produce::begin(
+                    &mut connection.out,
+                    request.correlation,
+                    acks,
+                    topics,
+                );
+                for batches in request.batches.chunk_by_mut(same) {
+                    frame.topic(&cluster.topics[topic_of(&batches[0])], batches.len());
+                    for batch in batches {
+                        let index = cluster.partitions[batch.partition].index;
+                        frame.partition(index, batch.seal());
+                    }
+                }
+                frame.end();
+                self.recorder.totals.requests += 1;
+                self.recorder.totals.batches += request.batches.len() as u64;
+                wrote = true;
+            }
+            if wrote {
+                connection.flush(&self.poll)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn consume(&mut self) -> Result<(), Error> {
+        for (owner, connection) in &mut self.connections {
+            if let Owner::Consumer(consumer, lane) = *owner {
+                let before = connection.out.len();
+                self.consumers[consumer].request(lane, &self.plan.cluster, &mut connection.out);
+                if connection.out.len() > before {
+                    connection.flush(&self.poll)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn read(&mut self, token: usize) -> Result<(), Error> {
+        let (owner, connection) = &mut self.connections[token];
+        loop {
+            let more = connection.fill()?;
+            let now = self.plan.clock.now_ns();
+            while let Some((correlation, body)) = connection.frame()? {
+                let body = connection.body(body);
+                match *owner {
+                    Owner::Producer(producer, lane) => {
+                        let producer = &mut self.producers[producer];
+                        let acknowledged = answered(
+                            producer,
+                            lane,
+                            correlation,
+                            body,
+                            &self.plan.cluster,
+                            now,
+                            &mut self.recorder,
+                            &mut self.sampler,
+                        )?;
+                        self.plan
+                            .shared
+                            .acknowledged
+                            .fetch_add(acknowledged, Ordering::Relaxed);
+                    }
+                    Owner::Consumer(consumer, lane) => {
+                        let recorder = &mut self.recorder;
+                        let count = self.consumers[consumer].answer(
+                            lane,
+                            &self.plan.cluster,
+                            body,
+                            |due| recorder.consumed(due, now),
+                        )?;
+                        self.plan
+                            .shared
+                            .consumed
+                            .fetch_add(count, Ordering::Relaxed);
+                    }
+                }
+            }
+            if !more {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Its producers have all their answers.
+    fn produced(&mut self) {
+        if std::mem::take(&mut self.produces) {
+            self.plan.shared.producing.fetch_sub(1, Ordering::Release);
+        }
+    }
+
+    fn is_done(&mut self, now: u64, end: u64) -> bool {
+        if now < end || !self.producers.iter().all(|p| p.is_done(end)) {
+            return false;
+        }
+        self.produced();
+        let shared = &self.plan.shared;
+        self.consumers.is_empty()
+            || shared.producing.load(Ordering::Acquire) == 0
+                && shared.consumed.load(Ordering::Relaxed)
+                    >= shared.acknowledged.load(Ordering::Relaxed)
+    }
+
+    fn abandon(&mut self, now: u64, end: u64) {
+        for producer in &mut self.producers {
+            producer.abandon(end, |due| self.recorder.unfinished(due, now));
+        }
+    }
+
+    fn intervals(&mut self, now: u64) {
+        while now >= self.start_ns + (self.recorder.interval.index + 1) * limits::INTERVAL_NS {
+            self.send_interval(now);
+        }
+    }
+
+    fn send_interval(&mut self, now: u64) {
+        self.sampler.look(now, self.recorder.window_ns.1);
+        let next = Interval::new(self.recorder.interval.index + 1);
+        let mut interval = std::mem::replace(&mut self.recorder.interval, next);
+        let begun = self.start_ns + interval.index * limits::INTERVAL_NS;
+        interval.length_ns = now.saturating_sub(begun).clamp(1, limits::INTERVAL_NS);
+        // What is due at the end itself isn't sent any more.
+        let last = self.recorder.window_ns.1.saturating_sub(1);
+        interval.in_flight = self.sampler.in_flight(now.min(last));
+        // Nobody listens any more only when the run has failed.
+        let _ = self.plan.intervals.send(interval);
+    }
+}
+
+/// Takes the answer to a producer's oldest request; how many records it acknowledges.
+#[allow(
+    clippy::too_many_arguments,
+    reason = "the parts of a thread, borrowed apart"
+)]
+fn answered(
+    producer: &mut Producer,
+    lane: usize,
+    correlation: i32,
+    body: &[u8],
+    cluster: &Cluster,
+    now: u64,
+    recorder: &mut Recorder,
+    sampler: &mut Sampler,
+) -> Result<u64, Error> {
+    let mut request = producer
+        .answered(lane)
+        .ok_or_else(|| nonsense("to no request"))?;
+    if request.correlation != correlation {
+        return Err(nonsense("out of order"));
+    }
+    sampler.look(now, recorder.window_ns.1);
+    let (mut acknowledged, mut left, mut hint) = (0, request.batches.len(), 0);
+    let batches = &mut request.batches;
+    let read = protocol::read_produce(&mut Reader(body), |topic, index, error| {
+        let is_it = |b: &crate::batch::Batch| {
+            cluster
+                .partitions
+                .get(b.partition)
+                .is_some_and(|p| p.index == index && cluster.topics[p.topic] == topic)
+        };
+        let slot = match batches.get(hint) {
+            Some(batch) if is_it(batch) => Some(hint),
+            _ => batches.iter().position(is_it),
+        };
+        let Some(slot) = slot else { return };
+        hint = slot + 1;
+        let batch = &mut batches[slot];
+        batch.partition = usize::MAX; // answered
+        left -= 1;
+        sampler.completed(batch.due_ns.len() as u64);
+        for due in &batch.due_ns {
+            match error {
+                0 => recorder.acknowledged(*due, now),
+                _ => recorder.refused(*due, now, error),
+            }
+        }
+        if error == 0 {
+            acknowledged += batch.due_ns.len() as u64;
+        }
+    });
+    if read.is_err() || left > 0 {
+        return Err(nonsense("to a produce request"));
+    }
+    producer.recycle(request);
+    Ok(acknowledged)
+}
