@@ -34,6 +34,7 @@ mod recovered;
 mod recovery;
 mod replay;
 mod replica;
+mod search;
 mod segment;
 mod shard;
 mod space;

@@ -12,19 +12,16 @@ use std::rc::Rc;
 
 use bytes::{Bytes, BytesMut};
 
-use super::block::MAX_BLOCK_BYTES;
 use super::extent::{self, Extent};
 use super::frame::{self, Frame, Parsed};
 use super::readahead::Patience;
+use super::search::{Behind, FRAME_MAX_BYTES, behind, scan};
 use super::segment::{IndexRow, Segment, row_for_offset};
 use super::{LogError, files::Files};
-use crate::batch::{Batch, BatchHeader, HEADER_BYTES};
+use crate::batch::{Batch, BatchHeader};
 use crate::limits::{COPY_OUT_BYTES, READ_AHEAD_MAX_BYTES, READ_AHEAD_MIN_BYTES};
 use crate::memory::attach;
 use crate::types::*;
-
-/// No frame is longer: it came through one commit of the journal. A length beyond that is rot.
-const FRAME_MAX_BYTES: usize = MAX_BLOCK_BYTES;
 
 /// A read that needs the disk.
 pub struct PendingRead {
@@ -531,44 +528,26 @@ impl Walk {
         if !self.batches.is_empty() {
             return Resync::Stop;
         }
-        let sound = (*at + 1..(buffer.len() + 1).saturating_sub(HEADER_BYTES)).find_map(|p| {
-            let base = sound_batch_at(buffer, p)?;
-            (base >= lost_from).then_some((p, base))
-        });
+        // A sound one may lie behind what has been read, though not further than the broken frame and it are long.
+        let have = buffer.len() - *at;
+        let more = !last && have < 2 * FRAME_MAX_BYTES;
+        let sound = match behind(buffer, *at, lost_from) {
+            Behind::Sound(p, base) => Some((p, base)),
+            Behind::Unread if more => return Resync::More(have * 2),
+            Behind::Unread | Behind::Broken => scan(buffer, *at + 1, lost_from),
+        };
         match sound {
             Some((p, base)) if base <= self.from => {
                 *at = p;
                 self.expected = Some(base);
                 Resync::Found
             }
-            // A sound one may lie behind what has been read, though not further than the broken frame and it are long.
-            None if !last && buffer.len() - *at < 2 * FRAME_MAX_BYTES => {
-                Resync::More((buffer.len() - *at) * 2)
-            }
+            None if more => Resync::More(have * 2),
             found => {
                 self.damaged = Some((lost_from, found.map(|(_, base)| base)));
                 Resync::Stop
             }
         }
-    }
-}
-
-/// The base offset of the sound batch, or the sound name of one in an extent, that begins at `p`.
-fn sound_batch_at(buffer: &Bytes, p: usize) -> Option<Offset> {
-    match buffer[p + 16] {
-        2 => {
-            let h = BatchHeader::parse(&buffer[p..]).ok()?;
-            let end = p
-                .checked_add(h.total_bytes)
-                .filter(|e| *e <= buffer.len())?;
-            let sound = Batch::check(buffer.slice(p..end)).is_ok();
-            sound.then_some(h.base_offset)
-        }
-        frame::SERVICE_MAGIC => match frame::parse(&buffer[p..]) {
-            Parsed::Frame(Frame::Extent { extent, .. }) => Some(extent.header().base_offset),
-            _ => None,
-        },
-        _ => None,
     }
 }
 
@@ -663,6 +642,34 @@ mod tests {
         walk.expected = None;
         walk.take(&bytes.into(), &mut 0, true);
         assert_eq!(walk.damaged, Some((Offset(8), Some(Offset(10)))));
+    }
+
+    /// A batch whose only record is a whole batch, of the offset that `base` says.
+    fn nested(base: i64) -> Vec<u8> {
+        let inner = testing::batch(1, 40, None).stamped(Offset(base), LeaderEpoch(1));
+        let outer = testing::batch(2, inner.len() / 2 + 50, None);
+        let mut bytes = outer.stamped(Offset(base), LeaderEpoch(1)).to_vec();
+        bytes[80..80 + inner.len()].copy_from_slice(&inner);
+        crate::batch::reseal(&mut bytes);
+        bytes
+    }
+
+    #[test]
+    fn what_a_client_put_into_a_batch_is_never_taken_for_one() {
+        let (mut bytes, starts) = log();
+        let batch = nested(8);
+        bytes.splice(starts[4]..starts[5], batch.iter().copied());
+        assert_eq!(read(&bytes, 8).0, vec![8, 10, 12, 14, 16, 18]);
+        for byte in [21, 30, 57, 70, batch.len() - 1] {
+            let mut bytes = bytes.clone();
+            bytes[starts[4] + byte] ^= 1;
+            assert_eq!(
+                read(&bytes, 8),
+                (vec![], Some((8, Some(10)))),
+                "byte {byte}"
+            );
+            assert_eq!(read(&bytes, 10).0, vec![10, 12, 14, 16, 18], "byte {byte}");
+        }
     }
 
     #[test]

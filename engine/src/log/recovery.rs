@@ -557,7 +557,7 @@ pub async fn recover(cfg: &StoreConfig) -> Result<Recovery, LogError> {
             continue;
         };
         if let Some(last) = scan.superblock.epochs.last() {
-            is_before(last.boot_epoch, &node, cfg, &path)?;
+            is_before(last.last, &node, cfg, &path)?;
         }
         assembly.losable += scan.superblock.size / record::APPEND_OVERHEAD_BYTES as u64;
         let wanted = scan.superblock.checkpoint_sequence;

@@ -324,7 +324,18 @@ impl Work {
                 log.append(Some(hard_state), &[]);
             }
             for _ in 0..random.below(4) {
-                let e = self.entry(random, &log, index, base, term);
+                let mut e = self.entry(random, &log, index, base, term);
+                // A large one lies in an extent (L7).
+                if e.kind == EntryKind::Batch && random.one_in(10) {
+                    let batch = Batch::check(e.data.clone()).expect("built here");
+                    let Ok(extent) = log.put_extent(&batch).await else {
+                        break;
+                    };
+                    let epoch = batch.header.leader_epoch;
+                    e.kind = EntryKind::Extent;
+                    e.data = extent.stamped(base, epoch).encode();
+                    log.keep_extent(&extent, index);
+                }
                 (index, base) = (e.index.next(), e.next_offset);
                 lsns[shard] = log.append(None, &[e]);
             }
@@ -449,7 +460,9 @@ async fn read_all(log: &ReplicaLog, served: &mut Served) {
                     let h = BatchHeader::parse(&b).expect("what is served is a batch");
                     assert!(h.next_offset() > at, "reading goes on");
                     at = h.next_offset();
-                    served.batches.insert((id, h.base_offset), b);
+                    // What is read holds the memory that other reads wait for.
+                    let copy = Bytes::copy_from_slice(&b);
+                    served.batches.insert((id, h.base_offset), copy);
                 }
             }
             Err(LogError::Damaged { from, to, .. }) => {

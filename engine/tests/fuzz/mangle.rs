@@ -19,6 +19,7 @@ fn kind(path: &Path) -> &'static str {
         ("/checkpoint-", "checkpoint"),
         (".log", "segment"),
         (".index", "index"),
+        (".extent", "extent"),
         ("/node", "node"),
     ] {
         if name.contains(part) {
@@ -33,8 +34,9 @@ fn choose(random: &mut Random, files: &Files, wanted: Option<&str>) -> Option<Pa
     let drawn = match random.below(12) {
         0..5 => "journal",
         5..8 => "checkpoint",
-        8..10 => "segment",
-        10 => "index",
+        8 | 9 => "segment",
+        10 if random.one_in(2) => "index",
+        10 => "extent",
         _ => "node",
     };
     let wanted = wanted.unwrap_or(drawn);
@@ -270,7 +272,9 @@ fn forge_superblock(random: &mut Random, files: &mut Files, image: &Image) -> Op
         }
         4 => {
             let n = random.below(s.epochs.len());
-            s.epochs[n].boot_epoch = BootEpoch(random.edge(s.epochs[n].boot_epoch.0));
+            let e = &mut s.epochs[n];
+            e.boot_epoch = BootEpoch(random.edge(e.boot_epoch.0));
+            e.last = e.last.max(e.boot_epoch);
         }
         5 => {
             let n = random.below(s.epochs.len());
@@ -281,6 +285,7 @@ fn forge_superblock(random: &mut Random, files: &mut Files, image: &Image) -> Op
             while s.epochs.len() < 399 {
                 let mut next = last;
                 next.boot_epoch.0 += s.epochs.len() as u64;
+                next.last = next.boot_epoch;
                 s.epochs.push(next);
             }
         }
@@ -411,7 +416,11 @@ pub fn mangle_segment(random: &mut Random, files: &mut Files, forged: bool) {
         forge_index(random, files);
         return;
     }
-    let wanted = if random.one_in(6) { "index" } else { "segment" };
+    let wanted = match random.below(8) {
+        0 => "index",
+        1 => "extent",
+        _ => "segment",
+    };
     let Some(path) = choose(random, files, Some(wanted)) else {
         return;
     };
