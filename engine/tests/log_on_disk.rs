@@ -167,6 +167,8 @@ enum Do {
     CheckDamaged(Offset, Offset),
     Trim(Offset),
     RemoveSecond,
+    /// The first replica goes, and its directory, while an extent of it is on its way.
+    RemoveUnderExtent,
     Close,
 }
 
@@ -272,6 +274,18 @@ impl Shard {
                     r.read(Offset(start.0 - 1), 100, r.high_watermark()),
                     Read::OutOfRange
                 ));
+            }
+            Do::RemoveUnderExtent => {
+                let r = self.replicas[0].clone();
+                let putting = rt::spawn(rt::Queue::Latency, async move {
+                    let batch = testing::batch(10, 4_000, None);
+                    r.put_extent(&batch).await
+                });
+                // It has begun, and waits for the disk.
+                rt::yield_now().await;
+                self.log.remove(self.replicas[0].id());
+                let gone = putting.await;
+                assert!(matches!(gone, Err(LogError::Removed)), "{gone:?}");
             }
             Do::RemoveSecond => {
                 self.log.remove(self.replicas[1].id());
@@ -458,5 +472,16 @@ fn a_damaged_extent_is_named_and_what_follows_is_served() {
         vec![Do::CheckDamaged(Offset(20), Offset(30)), Do::Close],
     );
     start(&dir, 1, 1, vec![Do::CheckDamaged(Offset(20), Offset(30))]);
+    std::fs::remove_dir_all(dir).unwrap();
+}
+
+#[test]
+fn a_replica_that_goes_while_its_extent_is_written_is_no_failure() {
+    let dir = temp("extent-removed");
+    start(&dir, 1, 1, vec![Do::Close]);
+    // Where its directory would be nothing can be made.
+    let replica = dir.join("partitions").join(format!("{}-r1", group(1)));
+    std::fs::write(replica, b"in the way").unwrap();
+    start(&dir, 1, 1, vec![Do::RemoveUnderExtent]);
     std::fs::remove_dir_all(dir).unwrap();
 }

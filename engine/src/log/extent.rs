@@ -253,6 +253,15 @@ impl ReplicaLog {
         if self.state.borrow().removed {
             return Err(LogError::Removed);
         }
+        let written = self.write_extent(batch).await;
+        // Its files may have gone while it was written: that is no failure of the disk.
+        match written {
+            Err(_) if self.state.borrow().removed => Err(LogError::Removed),
+            other => other,
+        }
+    }
+
+    async fn write_extent(&self, batch: &Batch) -> Result<Extent, LogError> {
         let bytes = batch.bytes.len() as u64;
         let (active, position) = {
             let mut state = self.state.borrow_mut();
