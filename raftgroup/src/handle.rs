@@ -18,7 +18,9 @@ use indexmap::IndexMap;
 use crate::api::{Acks, Appended, GroupSink, ProduceError, Produced, SubscriptionKey, Watcher};
 use crate::codec;
 use crate::group::{Effects, Machine, Taken};
+use crate::held::Held;
 use crate::limits;
+use crate::producers::Stamp;
 use crate::pump::Bell;
 use crate::wait::{CommitWait, Until, Waits};
 
@@ -31,6 +33,7 @@ pub struct Group {
     me: Weak<Group>,
     machine: RefCell<Machine<ReplicaLog>>,
     waits: Rc<RefCell<Waits>>,
+    held: RefCell<Held>,
     watchers: RefCell<IndexMap<u64, Weak<dyn Watcher>, ahash::RandomState>>,
     next_key: Cell<u64>,
     /// The term that the last turn saw this replica lead in.
@@ -57,6 +60,7 @@ impl Group {
             me: me.clone(),
             machine: RefCell::new(machine),
             waits: Rc::default(),
+            held: RefCell::default(),
             watchers: RefCell::new(IndexMap::with_hasher(ahash::RandomState::with_seeds(
                 9, 10, 11, 12,
             ))),
@@ -128,11 +132,11 @@ impl Group {
                 if batch.bytes.len() > self.bell.largest_entry() {
                     return Err(ProduceError::TooLarge);
                 }
-                self.room()
+                self.room(&batch.header, now_ms)
             },
             |base_offset, epoch| (EntryKind::Batch, batch.stamped(base_offset, epoch)),
         );
-        let taken = taken.map_err(|e| self.refusal(e))?;
+        let taken = self.judged(taken, &batch.header, now_ms)?;
         self.answer(taken, &batch.header, acks)
     }
 
@@ -153,14 +157,14 @@ impl Group {
                 if !self.log.has_extent(&extent) {
                     return Err(ProduceError::Overloaded);
                 }
-                self.room()
+                self.room(&header, now_ms)
             },
             |base_offset, epoch| {
                 let stamped = extent.stamped(base_offset, epoch);
                 (EntryKind::Extent, stamped.encode())
             },
         );
-        let taken = taken.map_err(|e| self.refusal(e))?;
+        let taken = self.judged(taken, &header, now_ms)?;
         if let Some(index) = taken.pending {
             self.log.keep_extent(&extent, index);
         }
@@ -169,17 +173,28 @@ impl Group {
 
     /// Writes a batch to an extent, to be proposed with [`Group::produce_extent`]. `None`: this very batch was taken before, and [`Group::produce`] says where. A batch that
     /// would be refused is refused here, before anything is written.
-    pub async fn put_extent(&self, batch: &Batch) -> Result<Option<Extent>, ProduceError> {
+    pub async fn put_extent(
+        &self,
+        batch: &Batch,
+        now_ms: i64,
+    ) -> Result<Option<Extent>, ProduceError> {
         self.usable()?;
-        let taken = self.machine.borrow().taken_before(&batch.header);
-        if taken.map_err(|e| self.refusal(e))?.is_some() {
+        let mut taken = self.machine.borrow().taken_before(&batch.header);
+        if let Ok(None) = taken {
+            taken = self.room(&batch.header, now_ms).map(|()| None);
+        }
+        if taken
+            .map_err(|e| self.refusal(e, &batch.header, now_ms))?
+            .is_some()
+        {
             return Ok(None);
         }
-        self.room()?;
         match self.log.put_extent(batch).await {
             Ok(extent) => Ok(Some(extent)),
             Err(LogError::Removed) => Err(ProduceError::Removed),
-            Err(e) if e.is_full() => Err(ProduceError::DiskFull),
+            Err(e) if e.is_full() => {
+                Err(self.refusal(ProduceError::DiskFull, &batch.header, now_ms))
+            }
             Err(e) => {
                 self.log.fail(e);
                 Err(ProduceError::Storage)
@@ -187,16 +202,38 @@ impl Group {
         }
     }
 
-    /// A batch that came behind one that was refused for want of room is refused for that too: the client sends both again, in order.
-    fn refusal(&self, e: ProduceError) -> ProduceError {
-        match e {
-            ProduceError::OutOfOrderSequence if self.bell.disk_is_full() => ProduceError::DiskFull,
-            e => e,
+    /// G10: the verdict on a batch, remembered for what its producer has in flight behind it.
+    fn judged(
+        &self,
+        taken: Result<Taken, ProduceError>,
+        header: &BatchHeader,
+        now_ms: i64,
+    ) -> Result<Taken, ProduceError> {
+        let taken = taken.map_err(|e| self.refusal(e, header, now_ms))?;
+        if let Some(stamp) = Stamp::of(header) {
+            self.held.borrow_mut().taken(&stamp);
         }
+        Ok(taken)
+    }
+
+    fn refusal(&self, e: ProduceError, header: &BatchHeader, now_ms: i64) -> ProduceError {
+        let Some(stamp) = Stamp::of(header) else {
+            return e;
+        };
+        let mut held = self.held.borrow_mut();
+        if e == ProduceError::OutOfOrderSequence {
+            return held.behind(&stamp, now_ms).unwrap_or(e);
+        }
+        held.refused(&stamp, e, now_ms);
+        e
     }
 
     /// Asked only for what isn't written already: repeats are answered on a full disk as well.
-    fn room(&self) -> Result<(), ProduceError> {
+    fn room(&self, header: &BatchHeader, now_ms: i64) -> Result<(), ProduceError> {
+        let stamp = Stamp::of(header);
+        if let Some(why) = stamp.and_then(|s| self.held.borrow().behind(&s, now_ms)) {
+            return Err(why);
+        }
         if self.bell.disk_is_full() {
             return Err(ProduceError::DiskFull);
         }
@@ -264,6 +301,7 @@ impl Group {
     /// Retention: forgets producers that are gone, and proposes what the log says should go, if this replica leads and has not proposed it yet.
     pub(crate) fn retain(&self, now_ms: i64) {
         self.machine.borrow_mut().expire_producers(now_ms);
+        self.held.borrow_mut().expire(now_ms);
         if !self.serves() {
             self.trimmed.set(Offset(0));
             return;

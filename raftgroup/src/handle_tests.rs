@@ -75,6 +75,11 @@ async fn check(dir: std::path::PathBuf) {
         g.produce(testing::batch(1, 9, None), Acks::All, 0),
         Err(ProduceError::NotLeader)
     ));
+    let again =
+        |id, sequence| g.produce(testing::batch(1, 9, Some((id, 0, sequence))), Acks::All, 0);
+    // The first of two that are in flight together, of a producer that the group knows and of one that it doesn't.
+    assert!(matches!(again(5, 2), Err(ProduceError::NotLeader)));
+    assert!(matches!(again(6, 0), Err(ProduceError::NotLeader)));
     assert_eq!(committed.await.map(|a| a.base_offset), Ok(Offset(0)));
     assert_eq!(in_flight.await, Err(ProduceError::NotLeader));
     assert_eq!(command.await, Err(ProduceError::NotLeader));
@@ -88,6 +93,15 @@ async fn check(dir: std::path::PathBuf) {
         panic!("it committed with the new term");
     };
     assert_eq!(repeat.base_offset, Offset(1));
+    // G10: the second comes when there is a leader, and goes the way of the first; then both are sent again.
+    for (id, first) in [(5, 2), (6, 0)] {
+        let behind = again(id, first + 1);
+        assert!(matches!(behind, Err(ProduceError::NotLeader)), "{behind:?}");
+        for sequence in [first, first + 1] {
+            let taken = again(id, sequence);
+            assert!(matches!(taken, Ok(Produced::Wait(_))), "{taken:?}");
+        }
+    }
     let told = sink.0.borrow();
     let (first, last) = (told.first().copied(), told.last().copied());
     assert_eq!(first, Some((Term(1), Some(id))));

@@ -4,13 +4,14 @@
 //! engine's log and tells waiters and watchers what moved. It knows nothing of Kafka requests, topics' names, nodes or placement.
 //!
 //! Read in this order: [`api`], [`handle`] and [`groups`] (what callers see), [`pump`] (what runs), [`group`] and [`peers`] (the state machine), [`state`] and
-//! [`producers`] (what follows from the log), [`storage`] and [`store`] (the log as raft and as the machine see it), [`codec`], [`wait`], [`limits`].
+//! [`producers`] (what follows from the log), [`held`] (what was refused), [`storage`] and [`store`] (the log as raft and as the machine see it), [`codec`], [`wait`], [`limits`].
 
 mod api;
 mod codec;
 mod group;
 mod groups;
 mod handle;
+mod held;
 pub mod limits;
 mod peers;
 mod producers;

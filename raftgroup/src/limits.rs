@@ -8,6 +8,10 @@ pub const BATCHES_REMEMBERED: usize = 5;
 pub const PRODUCERS_PER_GROUP: usize = 4096;
 /// A producer that has not written for this long is forgotten, in milliseconds (Kafka's producer.id.expiration.ms).
 pub const PRODUCER_EXPIRATION_MS: i64 = 24 * 3600 * 1000;
+/// Producers of a group whose refused batches are remembered for what is in flight behind them, and for how long, in milliseconds: as
+/// long as clients wait for an answer (their request.timeout.ms).
+pub const HELD_PER_GROUP: usize = 128;
+pub const HELD_MS: i64 = 30_000;
 /// Entries of a group that may be uncommitted at one time.
 pub const UNCOMMITTED_ENTRIES: usize = 16 * 1024;
 /// Bytes of a group that may be uncommitted before it takes no more; one batch of any size always fits.

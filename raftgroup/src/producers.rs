@@ -27,7 +27,7 @@ use crate::api::ProduceError;
 use crate::limits;
 
 /// The number of different sequence numbers: they wrap from `i32::MAX` to 0.
-const SEQUENCES: i64 = i32::MAX as i64 + 1;
+pub(crate) const SEQUENCES: i64 = i32::MAX as i64 + 1;
 
 /// What one batch says about its producer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,7 +59,7 @@ impl Stamp {
 }
 
 /// How far `to` lies behind `from`, going upwards and wrapping.
-fn distance(from: i32, to: i32) -> i64 {
+pub(crate) fn distance(from: i32, to: i32) -> i64 {
     (i64::from(to) - i64::from(from)).rem_euclid(SEQUENCES)
 }
 

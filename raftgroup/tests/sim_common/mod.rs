@@ -31,7 +31,7 @@ pub fn group(n: i32) -> GroupId {
 
 /// Produces with acks=all, as a large append (L7) where that is asked for.
 pub async fn produce(g: &Group, batch: Batch, large: bool) -> Result<Produced, ProduceError> {
-    if large && let Some(extent) = g.put_extent(&batch).await? {
+    if large && let Some(extent) = g.put_extent(&batch, rt::wall_clock_ms()).await? {
         return g.produce_extent(extent, Acks::All, rt::wall_clock_ms());
     }
     g.produce(batch, Acks::All, rt::wall_clock_ms())

@@ -140,6 +140,8 @@ static int produce(char **args, uint64_t count) {
             rd_kafka_poll(kafka, 5);
             if (rate > 0) /* what could not be sent in time is not made up for in a burst */
                 began = now() - (double)sent / rate;
+        } else if (rd_kafka_fatal_error(kafka, error, sizeof error)) {
+            die("fatal", error);
         } else {
             die("produce", rd_kafka_err2str(rd_kafka_last_error()));
         }

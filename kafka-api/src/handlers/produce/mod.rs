@@ -249,7 +249,7 @@ async fn ask_for_extent(
 /// Writes a batch to an extent of this shard's partition. One that was taken before stays as it is: producing it again only tells where it lies.
 pub async fn put_extent(shard: &Shard, id: GroupId, batch: Batch) -> Result<Body, ErrorCode> {
     let group = shard.led(id)?;
-    match group.put_extent(&batch).await {
+    match group.put_extent(&batch, rt::wall_clock_ms()).await {
         Ok(Some(extent)) => Ok(Body::Extent(Box::new(extent))),
         Ok(None) => Ok(Body::Whole(batch)),
         Err(e) => Err(code(e)),
