@@ -337,6 +337,42 @@ fn a_busy_background_does_not_hold_up_the_latency_queue() {
     });
 }
 
+/// What a task waits for is looked at between slices of 100 µs, however many others can run.
+#[cfg(not(tailrace_sim))]
+#[test]
+fn tasks_that_yield_all_the_time_do_not_hold_up_what_comes_in() {
+    on_a_shard("slices", |_| async {
+        let rounds = Rc::new(Cell::new(0u32));
+        let busy: Vec<_> = (0..4)
+            .map(|_| {
+                let rounds = rounds.clone();
+                spawn(Queue::Latency, async move {
+                    loop {
+                        let begun = now();
+                        while begun.elapsed() < Duration::from_micros(120) {}
+                        rounds.set(rounds.get() + 1);
+                        yield_if_needed().await;
+                    }
+                })
+            })
+            .collect();
+        let mut passed = Vec::new();
+        for _ in 0..20 {
+            let due = now() + Duration::from_millis(1);
+            let before = rounds.get();
+            sleep(Duration::from_millis(1)).await;
+            // Rounds until it was due took their time; the rest is what it waited for.
+            let late = now().saturating_duration_since(due);
+            passed.push((late, rounds.get() - before));
+        }
+        drop(busy);
+        // Of a millisecond eight rounds fit, four tasks may be in front, and one is under way.
+        passed.sort();
+        let rounds = passed[passed.len() / 2].1;
+        assert!(rounds <= 8 + 4 + 2, "{rounds} rounds: {passed:?}");
+    });
+}
+
 fn any_port() -> std::net::SocketAddr {
     "127.0.0.1:0".parse().unwrap()
 }

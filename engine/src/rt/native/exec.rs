@@ -28,9 +28,9 @@ use super::ring::Ring;
 use super::{SHARD, now, shard};
 use crate::rt::{Queue, nanoseconds};
 
-/// Polls before the loop looks at timers, the ring and foreign wakes again.
+/// Polls, and time, before the loop looks at timers, the ring and foreign wakes again. The time is also how long a task may go on before
+/// `yield_if_needed` yields.
 const SLICE_POLLS: usize = 32;
-/// How long a task may go on before `yield_if_needed` yields.
 const SLICE: Duration = Duration::from_micros(100);
 /// The background's part of the polls while the latency queue is busy.
 const BACKGROUND_ONE_IN: u32 = 16;
@@ -196,6 +196,7 @@ impl Shard {
         }
     }
 
+    /// Ends after [`SLICE`], also if tasks can still run: what came in meanwhile, and what was asked of the kernel, must not wait for all of them.
     fn run_slice(&self) {
         self.slice_begun.set(now().0);
         for _ in 0..SLICE_POLLS {
@@ -203,7 +204,14 @@ impl Shard {
             self.poll(&header);
             let cancelled = self.cancelled.take();
             drop(cancelled);
+            if self.slice_is_over() {
+                break;
+            }
         }
+    }
+
+    fn slice_is_over(&self) -> bool {
+        now().0.saturating_sub(self.slice_begun.get()) >= nanoseconds(SLICE)
     }
 
     fn next(&self) -> Option<Arc<Header>> {
@@ -400,10 +408,7 @@ pub fn spawn<T: 'static>(queue: Queue, f: impl Future<Output = T> + 'static) -> 
 }
 
 pub async fn yield_if_needed() {
-    let shard = shard();
-    let due = now().0.saturating_sub(shard.slice_begun.get()) >= nanoseconds(SLICE);
-    drop(shard);
-    if due {
+    if shard().slice_is_over() {
         super::yield_now().await;
     }
 }
