@@ -40,6 +40,9 @@ pub struct RunArgs {
     /// A key of the workload that is to differ, e.g. load.rate=20000; may be repeated
     #[arg(short, long = "set", value_name = "KEY=VALUE")]
     pub set: Vec<String>,
+    /// The share of the workload's rate, e.g. 0.1
+    #[arg(long, default_value_t = 1.0)]
+    pub scale: f64,
     /// The broker to start from
     #[arg(
         short,
@@ -55,6 +58,9 @@ pub struct RunArgs {
     /// The broker's process, whose CPU, memory and writes are to be counted
     #[arg(long)]
     pub pid: Option<u32>,
+    /// Where the broker keeps its data on this machine: what goes to the disk below it is to be counted
+    #[arg(long, value_name = "DIR")]
+    pub data_dir: Option<PathBuf>,
     /// What the broker is called in the result
     #[arg(long)]
     pub label: Option<String>,
@@ -168,13 +174,15 @@ fn stop_flag() -> Result<Arc<AtomicBool>, Error> {
 fn run_workload(args: RunArgs) -> Result<(), Error> {
     let options = Options {
         bootstrap: args.broker,
-        workload: read_workload(&args.workload, &args.set)?,
+        workload: read_workload(&args.workload, &args.set, args.scale)?,
         cpus: args.cpus,
         pid: args.pid,
+        data_dir: args.data_dir,
         label: args.label,
         hlog: args.hlog,
         keep_topics: args.keep_topics,
         quiet: args.quiet,
+        end_after: None,
     };
     let stop = stop_flag()?;
     let result = run::measure(&options, &stop)?;
@@ -194,8 +202,8 @@ fn write_json(path: &PathBuf, value: &impl serde::Serialize) -> Result<(), Error
     std::fs::write(path, text + "\n").map_err(Error::io(path.display().to_string()))
 }
 
-/// A file, or a shipped workload, with single keys replaced.
-fn read_workload(name: &str, set: &[String]) -> Result<Workload, Error> {
+/// A file, or a shipped workload, with single keys replaced, at a share of its rate.
+fn read_workload(name: &str, set: &[String], scale: f64) -> Result<Workload, Error> {
     let text = match shipped(name) {
         Some(text) => text.to_owned(),
         None => std::fs::read_to_string(name).map_err(Error::io(format!(
@@ -208,7 +216,9 @@ fn read_workload(name: &str, set: &[String]) -> Result<Workload, Error> {
     for setting in set {
         replace(&mut table, setting)?;
     }
-    Workload::parse(&table.to_string()).map_err(|e| match e {
+    let workload = Workload::parse(&table.to_string()).map(|w| w.scaled(scale));
+    let checked = workload.and_then(|w| w.check().map(|()| w));
+    checked.map_err(|e| match e {
         Error::Usage(what) => Error::Usage(format!("{name}: {what}")),
         other => other,
     })
@@ -338,7 +348,7 @@ fn workloads(name: Option<&str>) -> Result<(), Error> {
                 .unwrap_or("")
                 .trim_start_matches('#')
                 .trim();
-            println!("{name:<22} {first}");
+            println!("{name:<18} {first}");
         }),
         Some(name) => match shipped(name) {
             Some(text) => print!("{text}"),
@@ -359,6 +369,7 @@ mod tests {
             read_workload(
                 "latency-12",
                 &s.iter().map(|s| s.to_string()).collect::<Vec<_>>(),
+                1.0,
             )
         };
         let w = set(&[
@@ -379,8 +390,14 @@ mod tests {
         for wrong in ["load.rate", "load.rat=5", "load.rate=x", "name.x=5"] {
             assert!(matches!(set(&[wrong]), Err(Error::Usage(_))), "{wrong}");
         }
+        let half = read_workload("latency-12", &[], 0.5).unwrap();
+        assert_eq!(
+            (half.load.rate, half.name.as_str()),
+            (2_500.0, "latency-12 × 0.5")
+        );
+        assert!(read_workload("latency-12", &[], 0.0).is_err());
         assert!(matches!(
-            read_workload("/nowhere", &[]),
+            read_workload("/nowhere", &[], 1.0),
             Err(Error::Io { .. })
         ));
     }

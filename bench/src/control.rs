@@ -141,6 +141,28 @@ impl Control {
         }
     }
 
+    /// Ids for so many idempotent producers.
+    pub fn producer_ids(&mut self, count: usize) -> Result<Vec<(i64, i16)>, Error> {
+        let deadline = Instant::now() + Duration::from_secs(limits::LEADERS_WITHIN_S);
+        let mut ids = Vec::with_capacity(count);
+        while ids.len() < count {
+            let (error, id, epoch) =
+                self.call(protocol::init_producer_id, protocol::read_init_producer_id)?;
+            match error {
+                0 => ids.push((id, epoch)),
+                // A broker that has just started: loading, not available, not the coordinator.
+                14..=16 if Instant::now() < deadline => {
+                    std::thread::sleep(Duration::from_millis(50));
+                }
+                _ => {
+                    let error = protocol::error_name(error);
+                    return Err(Error::Broker(format!("it gives no producer id: {error}")));
+                }
+            }
+        }
+        Ok(ids)
+    }
+
     pub fn delete(&mut self, names: &[String]) -> Result<(), Error> {
         let timeout_ms = limits::CONTROL_TIMEOUT_S as i32 * 500;
         let gone = self.call(

@@ -72,6 +72,10 @@ pub struct Totals {
     pub held_back: u64,
     /// Records acknowledged within the window, whenever they were due.
     pub acknowledged_in_window: u64,
+    /// Bytes of their values.
+    pub bytes_in_window: u64,
+    /// The same of the whole load.
+    pub acknowledged_bytes: u64,
     /// Records due within the window without an acknowledgement, or refused.
     pub unfinished: u64,
     pub errors: BTreeMap<i16, u64>,
@@ -90,6 +94,8 @@ impl Default for Totals {
             lag: histogram(),
             held_back: 0,
             acknowledged_in_window: 0,
+            bytes_in_window: 0,
+            acknowledged_bytes: 0,
             unfinished: 0,
             errors: BTreeMap::new(),
             requests: 0,
@@ -111,6 +117,8 @@ impl Totals {
         }
         self.held_back += other.held_back;
         self.acknowledged_in_window += other.acknowledged_in_window;
+        self.bytes_in_window += other.bytes_in_window;
+        self.acknowledged_bytes += other.acknowledged_bytes;
         self.unfinished += other.unfinished;
         self.requests += other.requests;
         self.batches += other.batches;
@@ -164,6 +172,14 @@ impl Recorder {
         }
         if self.counts(due_ns) {
             self.latency(due_ns, now_ns);
+        }
+    }
+
+    /// Bytes of values that were acknowledged.
+    pub fn acknowledged_bytes(&mut self, bytes: u64, now_ns: u64) {
+        self.totals.acknowledged_bytes += bytes;
+        if self.counts(now_ns) {
+            self.totals.bytes_in_window += bytes;
         }
     }
 

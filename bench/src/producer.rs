@@ -8,10 +8,11 @@
 
 use std::collections::VecDeque;
 
-use crate::batch::{Batch, HEADER_BYTES, RECORD_OVERHEAD};
+use crate::batch::{Batch, HEADER_BYTES, record_bound};
 use crate::control::Cluster;
 use crate::limits;
 use crate::measure::Recorder;
+use crate::records::{KEY_BYTES, Maker, partition_of, rest_of};
 use crate::schedule::Schedule;
 use crate::workload::{Mode, Partitioner, Workload};
 
@@ -34,7 +35,14 @@ pub struct Producer {
     mode: Mode,
     /// None in a closed loop.
     schedule: Option<Schedule>,
-    record_rest: usize,
+    maker: Maker,
+    /// At most so many bytes of a batch are taken by the smallest record.
+    least: usize,
+    /// Partitions of a topic, for keys.
+    partitions: usize,
+    id: Option<(i64, i16)>,
+    /// The next sequence number of each partition.
+    sequences: Vec<i32>,
     batch_bytes: usize,
     max_in_flight: usize,
     max_request_bytes: usize,
@@ -70,13 +78,19 @@ impl Producer {
         cluster: &Cluster,
         index: usize,
         schedule: Option<Schedule>,
+        id: Option<(i64, i16)>,
     ) -> Producer {
         let (load, client) = (&workload.load, &workload.client);
         let partitions = cluster.partitions.len();
+        let maker = Maker::new(workload, index);
+        let key_bytes = if maker.keyed() { KEY_BYTES } else { 0 };
         Producer {
             mode: load.mode,
             schedule,
-            record_rest: load.record_bytes - crate::workload::MIN_RECORD_BYTES,
+            least: record_bound(rest_of(maker.smallest()), key_bytes),
+            partitions: workload.topics.partitions as usize,
+            id,
+            sequences: vec![0; if id.is_some() { partitions } else { 0 }],
             batch_bytes: client.batch_bytes,
             max_in_flight: client.max_in_flight,
             max_request_bytes: client.max_request_bytes,
@@ -84,9 +98,12 @@ impl Producer {
             linger_ns: match load.mode {
                 Mode::Open => (client.linger_ms * 1e6) as u64,
                 Mode::OneAtATime => 0,
+                // Keys spread over more partitions than batches may be filled at once.
+                Mode::FlatOut if maker.keyed() => 0,
                 // Only full batches go; the end of the run sends the rest.
                 Mode::FlatOut => u64::MAX,
             },
+            maker,
             sticky: client.partitioner == Partitioner::Sticky || load.mode == Mode::FlatOut,
             leaders: cluster.partitions.iter().map(|p| p.leader).collect(),
             open: (0..partitions).map(|_| None).collect(),
@@ -168,8 +185,26 @@ impl Producer {
     }
 
     fn append(&mut self, due_ns: u64, now_ns: u64, wall_ms: u64, pool: &[u8]) {
-        let partition = self.next_partition;
-        let record = self.record_rest + crate::workload::MIN_RECORD_BYTES + RECORD_OVERHEAD;
+        let (key, rest) = (self.maker.key(), rest_of(self.maker.size()));
+        let bound = record_bound(rest, key.map_or(0, |k| k.len()));
+        let partition = loop {
+            let partition = match &key {
+                // Topics in turn, within one the partition of the key.
+                Some(key) => {
+                    let topics = self.open.len() / self.partitions;
+                    let topic = self.next_number as usize % topics;
+                    topic * self.partitions + partition_of(key, self.partitions)
+                }
+                None => self.next_partition,
+            };
+            match &self.open[partition] {
+                Some((_, batch)) if batch.len() + bound > self.batch_bytes => self.close(partition),
+                _ => break partition,
+            }
+            if self.sticky {
+                self.turn_from(partition);
+            }
+        };
         if self.open[partition].is_none() {
             let mut batch = self.spare_batches.pop().unwrap_or_default();
             batch.begin(partition);
@@ -191,19 +226,25 @@ impl Producer {
             due_ns,
             self.next_number,
             wall_ms,
-            &pool[self.cursor..self.cursor + self.record_rest],
+            key.as_ref().map(|k| &k[..]),
+            &pool[self.cursor..self.cursor + rest],
         );
         self.held_bytes += batch.len() - before;
         self.unsent_bytes += batch.len() - before;
         self.next_number += 1;
         self.outstanding += 1;
-        if batch.len() + record > self.batch_bytes {
-            let (_, batch) = self.open[partition].take().expect("it is open");
-            self.lanes[self.leaders[partition]].full.push_back(batch);
+        if batch.len() + self.least > self.batch_bytes {
+            self.close(partition);
             self.turn_from(partition);
         } else if !self.sticky {
             self.turn_from(partition);
         }
+    }
+
+    /// The open batch of a partition takes no more records.
+    fn close(&mut self, partition: usize) {
+        let (_, batch) = self.open[partition].take().expect("it is open");
+        self.lanes[self.leaders[partition]].full.push_back(batch);
     }
 
     fn turn_from(&mut self, partition: usize) {
@@ -228,7 +269,13 @@ impl Producer {
             self.taken_by[partition] = correlation;
             size += length;
             self.unsent_bytes -= length;
-            batches.push(self.take_first(lane));
+            let mut batch = self.take_first(lane);
+            if let Some((id, epoch)) = self.id {
+                let sequence = &mut self.sequences[partition];
+                batch.ids = Some((id, epoch, *sequence));
+                *sequence = sequence.wrapping_add(batch.due_ns.len() as i32) & i32::MAX;
+            }
+            batches.push(batch);
         }
         if batches.is_empty() {
             self.spare_lists.push(batches);

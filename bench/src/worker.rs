@@ -32,7 +32,26 @@ pub struct Shared {
     /// Threads whose producers still wait for answers.
     pub producing: AtomicU64,
     pub acknowledged: AtomicU64,
+    /// Of all groups together.
     pub consumed: AtomicU64,
+    /// Records and bytes read by consumers of a replay.
+    pub replayed: AtomicU64,
+    pub replayed_bytes: AtomicU64,
+}
+
+impl Shared {
+    /// Of a run whose first `threads` threads have producers.
+    pub fn new(threads: usize) -> Shared {
+        Shared {
+            end_ns: AtomicU64::new(u64::MAX),
+            failed: AtomicBool::new(false),
+            producing: AtomicU64::new(threads as u64),
+            acknowledged: AtomicU64::new(0),
+            consumed: AtomicU64::new(0),
+            replayed: AtomicU64::new(0),
+            replayed_bytes: AtomicU64::new(0),
+        }
+    }
 }
 
 /// How long a thread may sleep before it looks at `Shared`, in nanoseconds.
@@ -47,10 +66,38 @@ pub struct Plan {
     pub pool: Arc<[u8]>,
     pub shared: Arc<Shared>,
     pub intervals: Sender<Interval>,
-    /// This thread of how many, and the CPU it is pinned to.
+    /// What is replayed beside the load.
+    pub replay: Option<Arc<Cluster>>,
+    /// Ids of all producers, if they are idempotent.
+    pub ids: Arc<[(i64, i16)]>,
+    /// This thread's number, what of the run is its, and the CPU it is pinned to.
     pub index: usize,
-    pub threads: usize,
+    pub share: Share,
     pub cpu: Option<usize>,
+}
+
+/// The producers and consumers of one thread, by their numbers.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Share {
+    pub producers: Vec<usize>,
+    pub consumers: Vec<usize>,
+    pub replays: Vec<usize>,
+}
+
+impl Share {
+    /// Deals the run's clients out: producers over the first threads, consumers over the reading ones, or over all where there are none.
+    pub fn deal(workload: &Workload, threads: usize, reading: usize) -> Vec<Share> {
+        let mut shares = vec![Share::default(); threads + reading];
+        let reads = |n: usize| match reading {
+            0 => n % threads,
+            _ => threads + n % reading,
+        };
+        (0..workload.load.producers).for_each(|n| shares[n % threads].producers.push(n));
+        (0..workload.consumers()).for_each(|n| shares[reads(n)].consumers.push(n));
+        let replays = workload.replay.as_ref().map_or(0, |r| r.consumers);
+        (0..replays).for_each(|n| shares[reads(n)].replays.push(n));
+        shares
+    }
 }
 
 /// Whose connection, and to which broker.
@@ -60,12 +107,19 @@ enum Owner {
     Consumer(usize, usize),
 }
 
+/// A consumer, when it begins, and whether what it reads is a replay.
+struct Reading {
+    consumer: Consumer,
+    begin_ns: u64,
+    replay: bool,
+}
+
 pub struct Worker {
     plan: Plan,
     poll: Poll,
     connections: Vec<(Owner, Connection)>,
     producers: Vec<Producer>,
-    consumers: Vec<Consumer>,
+    consumers: Vec<Reading>,
     recorder: Recorder,
     sampler: Sampler,
     start_ns: u64,
@@ -92,17 +146,29 @@ impl Worker {
             connections.push((owner, connection));
             Ok(())
         };
-        for producer in 0..(plan.index..load.producers).step_by(plan.threads).count() {
+        for producer in 0..plan.share.producers.len() {
             for broker in 0..brokers {
                 open(Owner::Producer(producer, broker), broker)?;
             }
         }
-        for index in (plan.index..load.consumers).step_by(plan.threads) {
-            let consumer = Consumer::new(&plan.cluster, index, load.consumers);
-            for broker in (0..brokers).filter(|b| consumer.reads_from(*b)) {
+        let live = plan.share.consumers.iter().map(|index| Reading {
+            consumer: Consumer::new(plan.cluster.clone(), *index, load.consumers),
+            begin_ns: (load.consumers_begin_s * 1e9) as u64,
+            replay: false,
+        });
+        let old = plan.workload.replay.as_ref().zip(plan.replay.as_ref());
+        let old = old.into_iter().flat_map(|(replay, cluster)| {
+            plan.share.replays.iter().map(|index| Reading {
+                consumer: Consumer::new(cluster.clone(), *index, replay.consumers),
+                begin_ns: (replay.begin_s * 1e9) as u64,
+                replay: true,
+            })
+        });
+        for reading in live.chain(old) {
+            for broker in (0..brokers).filter(|b| reading.consumer.reads_from(*b)) {
                 open(Owner::Consumer(consumers.len(), broker), broker)?;
             }
-            consumers.push(consumer);
+            consumers.push(reading);
         }
         Ok(Worker {
             poll,
@@ -148,18 +214,15 @@ impl Worker {
             workload, cluster, ..
         } = &self.plan;
         let load = &workload.load;
-        let mine: Vec<usize> = (self.plan.index..load.producers)
-            .step_by(self.plan.threads)
-            .collect();
+        let mine = &self.plan.share.producers;
+        let whole_ns = ((workload.time.warm_up_s + workload.time.length_s) * 1e9) as u64;
         let schedule = |i: &usize| {
-            Schedule::new(
-                load.arrivals,
-                load.rate,
-                *i,
-                load.producers,
-                load.seed,
-                start_ns,
-            )
+            let (seed, producers) = (load.seed, load.producers);
+            let constant = Schedule::new(load.arrivals, load.rate, *i, producers, seed, start_ns);
+            match load.ramp_to {
+                Some(end) => constant.ramped(end, producers, whole_ns),
+                None => constant,
+            }
         };
         let due = match load.mode {
             Mode::Open => Due::Scheduled(mine.iter().map(schedule).collect()),
@@ -175,8 +238,14 @@ impl Worker {
         let open = load.mode == Mode::Open;
         self.producers = mine
             .iter()
-            .map(|i| Producer::new(workload, cluster, *i, open.then(|| schedule(i))))
+            .map(|i| {
+                let id = self.plan.ids.get(*i).copied();
+                Producer::new(workload, cluster, *i, open.then(|| schedule(i)), id)
+            })
             .collect();
+        for reading in &mut self.consumers {
+            reading.begin_ns += start_ns;
+        }
     }
 
     fn turns(&mut self) -> Result<(), Error> {
@@ -188,7 +257,7 @@ impl Worker {
             self.recorder.window_ns.1 = end;
             self.intervals(now);
             self.produce(now, end)?;
-            self.consume()?;
+            self.consume(now)?;
             if self.is_done(now, end) || self.plan.shared.failed.load(Ordering::Relaxed) {
                 break;
             }
@@ -199,6 +268,9 @@ impl Worker {
             let mut wake = now + LOOK_EVERY_NS;
             for producer in &mut self.producers {
                 wake = wake.min(producer.wakes_at(now, end));
+            }
+            for reading in self.consumers.iter().filter(|r| r.begin_ns > now) {
+                wake = wake.min(reading.begin_ns);
             }
             let sleep = wake.saturating_sub(self.plan.clock.now_ns());
             self.poll
@@ -237,7 +309,7 @@ impl Worker {
                 producer.finish();
             }
         }
-        let acks = workload.client.acks.wire();
+        let (acks, codec) = (workload.client.acks.wire(), workload.client.codec);
         for (owner, connection) in &mut self.connections {
             let Owner::Producer(producer, lane) = *owner else {
                 continue;
@@ -258,7 +330,7 @@ impl Worker {
                     frame.topic(&cluster.topics[topic_of(&batches[0])], batches.len());
                     for batch in batches {
                         let index = cluster.partitions[batch.partition].index;
-                        frame.partition(index, batch.seal());
+                        frame.partition(index, batch.seal(codec));
                     }
                 }
                 frame.end();
@@ -273,11 +345,15 @@ impl Worker {
         Ok(())
     }
 
-    fn consume(&mut self) -> Result<(), Error> {
+    fn consume(&mut self, now: u64) -> Result<(), Error> {
         for (owner, connection) in &mut self.connections {
             if let Owner::Consumer(consumer, lane) = *owner {
+                let reading = &mut self.consumers[consumer];
+                if reading.begin_ns > now {
+                    continue;
+                }
                 let before = connection.out.len();
-                self.consumers[consumer].request(lane, &self.plan.cluster, &mut connection.out);
+                reading.consumer.request(lane, &mut connection.out);
                 if connection.out.len() > before {
                     connection.flush(&self.poll)?;
                 }
@@ -312,17 +388,19 @@ impl Worker {
                             .fetch_add(acknowledged, Ordering::Relaxed);
                     }
                     Owner::Consumer(consumer, lane) => {
-                        let recorder = &mut self.recorder;
-                        let count = self.consumers[consumer].answer(
-                            lane,
-                            &self.plan.cluster,
-                            body,
-                            |due| recorder.consumed(due, now),
-                        )?;
-                        self.plan
-                            .shared
-                            .consumed
-                            .fetch_add(count, Ordering::Relaxed);
+                        let (recorder, shared) = (&mut self.recorder, &self.plan.shared);
+                        let reading = &mut self.consumers[consumer];
+                        if reading.replay {
+                            let got = reading.consumer.answer(lane, body, |_| {})?;
+                            shared.replayed.fetch_add(got.records, Ordering::Relaxed);
+                            shared
+                                .replayed_bytes
+                                .fetch_add(got.bytes, Ordering::Relaxed);
+                        } else {
+                            let count = |due| recorder.consumed(due, now);
+                            let got = reading.consumer.answer(lane, body, count)?;
+                            shared.consumed.fetch_add(got.records, Ordering::Relaxed);
+                        }
                     }
                 }
             }
@@ -344,11 +422,11 @@ impl Worker {
             return false;
         }
         self.produced();
-        let shared = &self.plan.shared;
-        self.consumers.is_empty()
+        let (shared, groups) = (&self.plan.shared, self.plan.workload.load.consumer_groups);
+        self.consumers.iter().all(|r| r.replay)
             || shared.producing.load(Ordering::Acquire) == 0
                 && shared.consumed.load(Ordering::Relaxed)
-                    >= shared.acknowledged.load(Ordering::Relaxed)
+                    >= shared.acknowledged.load(Ordering::Relaxed) * groups as u64
     }
 
     fn abandon(&mut self, now: u64, end: u64) {
@@ -426,6 +504,7 @@ fn answered(
         }
         if error == 0 {
             acknowledged += batch.due_ns.len() as u64;
+            recorder.acknowledged_bytes(batch.value_bytes, now);
         }
     });
     if read.is_err() || left > 0 {

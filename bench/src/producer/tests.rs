@@ -37,7 +37,7 @@ impl Bench {
         let schedule = (workload.load.mode == Mode::Open)
             .then(|| Schedule::new(Arrivals::Constant, workload.load.rate, 0, 1, 1, 0));
         Bench {
-            producer: Producer::new(workload, &cluster(partitions, brokers), 0, schedule),
+            producer: Producer::new(workload, &cluster(partitions, brokers), 0, schedule, None),
             recorder: Recorder::new((0, end_ns)),
             pool: vec![7; limits::PAYLOAD_POOL_BYTES + limits::MAX_RECORD_BYTES],
             end_ns,
