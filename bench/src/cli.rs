@@ -1,5 +1,7 @@
 //! The command line of `tailrace bench`.
 
+mod versus;
+
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,6 +16,7 @@ use crate::run::{self, Options};
 use crate::self_check::{self, SelfCheck};
 use crate::workload::Workload;
 use crate::{compare, report, result, shipped};
+use versus::VersusArgs;
 
 #[derive(Debug, Subcommand)]
 pub enum BenchCommand {
@@ -27,10 +30,21 @@ pub enum BenchCommand {
     Report(ReportArgs),
     /// Set runs of two brokers against each other, pair by pair
     Compare(CompareArgs),
+    /// Start brokers in turns, and tell how many times better this one is
+    Versus(VersusArgs),
     /// Print the workloads that come with it, or one of them
     Workloads { name: Option<String> },
-    /// Print the JSON schema of result files
-    Schema,
+    /// Print the JSON schema of result files, or of those of `versus`
+    Schema {
+        #[arg(value_enum, default_value_t = SchemaOf::Run)]
+        of: SchemaOf,
+    },
+}
+
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+pub enum SchemaOf {
+    Run,
+    Versus,
 }
 
 #[derive(Debug, Args)]
@@ -153,8 +167,13 @@ pub fn run(command: BenchCommand) -> Result<(), Error> {
         BenchCommand::Report(args) => report(&args),
         BenchCommand::Compare(args) => compare(&args),
         BenchCommand::Workloads { name } => workloads(name.as_deref()),
-        BenchCommand::Schema => {
-            print!("{}", result::schema());
+        BenchCommand::Versus(args) => versus::run(args),
+        BenchCommand::Schema { of } => {
+            let schema = match of {
+                SchemaOf::Run => result::schema(),
+                SchemaOf::Versus => crate::versus::schema(),
+            };
+            print!("{schema}");
             Ok(())
         }
     }
@@ -198,8 +217,17 @@ fn run_workload(args: RunArgs) -> Result<(), Error> {
 
 fn write_json(path: &PathBuf, value: &impl serde::Serialize) -> Result<(), Error> {
     let text = serde_json::to_string_pretty(value)
-        .map_err(|e| Error::Usage(format!("the result can't be written: {e}")))?;
-    std::fs::write(path, text + "\n").map_err(Error::io(path.display().to_string()))
+        .map_err(|e| Error::Usage(format!("the result can't be written: {e}")))?
+        + "\n";
+    // Whole at any time: a reader sees the old one or the new one. A pipe can't be replaced.
+    let written = match path.exists() && !path.is_file() {
+        true => std::fs::write(path, text),
+        false => {
+            let new = path.with_added_extension("new");
+            std::fs::write(&new, text).and_then(|()| std::fs::rename(&new, path))
+        }
+    };
+    written.map_err(Error::io(path.display().to_string()))
 }
 
 /// A file, or a shipped workload, with single keys replaced, at a share of its rate.
@@ -312,7 +340,10 @@ fn read_results(paths: &[PathBuf]) -> Result<Vec<RunResult>, Error> {
 
 fn compare(args: &CompareArgs) -> Result<(), Error> {
     let (ours, theirs) = (read_results(&args.ours)?, read_results(&args.theirs)?);
-    let ratios = compare::compare(&ours, &theirs)?;
+    let ratios = compare::compare(
+        &ours.iter().collect::<Vec<_>>(),
+        &theirs.iter().collect::<Vec<_>>(),
+    )?;
     let name = |runs: &[RunResult]| {
         runs[0]
             .broker

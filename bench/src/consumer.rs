@@ -93,12 +93,6 @@ impl Consumer {
         self.next_correlation = correlation.wrapping_add(1) & i32::MAX;
     }
 
-    /// Whether all its partitions are read up to their `ends`, which are in the run's order.
-    pub fn is_behind(&self, ends: &[i64]) -> bool {
-        let mut partitions = self.lanes.iter().flat_map(|l| &l.partitions);
-        partitions.any(|(partition, offset, _)| *offset < ends[*partition])
-    }
-
     /// Reads an answer; calls `record` with the due moment of each record.
     pub fn answer(
         &mut self,

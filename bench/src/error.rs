@@ -15,6 +15,9 @@ pub enum Error {
     /// The run was carried out, and its figures must not be used.
     #[error("NOT A RESULT: {}", .0.join("; "))]
     NotAResult(Vec<String>),
+    /// It was ended before there was anything to keep.
+    #[error("ended early")]
+    Interrupted,
     /// The instrument failed its own check.
     #[error("the self-check failed: {}", .0.join("; "))]
     SelfCheck(Vec<String>),

@@ -157,7 +157,9 @@ pub fn shell(command: &str, about: &About) -> Command {
     if let Some(dir) = &about.data_dir {
         shell.env("BENCH_DATA_DIR", dir);
     }
-    shell.stdin(Stdio::null()).process_group(0);
+    // What it prints isn't the result's.
+    shell.stdin(Stdio::null()).stdout(Stdio::null());
+    shell.process_group(0);
     shell
 }
 

@@ -43,3 +43,6 @@ pub const MAX_INTERVALS: usize = 700_000;
 pub const MAX_BATCH_BYTES: usize = 64 << 20;
 /// How long a command of the timeline may take beyond the run's end, in seconds.
 pub const FAULT_WITHIN_S: u64 = 10;
+/// How long a broker that a comparison starts may take until it answers, and until it has ended, in seconds.
+pub const BROKER_WITHIN_S: u64 = 180;
+pub const BROKER_ENDS_WITHIN_S: u64 = 60;
