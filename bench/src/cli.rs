@@ -1,8 +1,9 @@
 //! The command line of `tailrace bench`.
 
+mod max;
 mod versus;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -11,11 +12,13 @@ use clap::{Args, Subcommand};
 
 use crate::error::Error;
 use crate::null::{NullResponder, Stall};
+use crate::report::Material;
 use crate::result::RunResult;
 use crate::run::{self, Options};
 use crate::self_check::{self, SelfCheck};
 use crate::workload::Workload;
 use crate::{compare, report, result, shipped};
+use max::MaxArgs;
 use versus::VersusArgs;
 
 #[derive(Debug, Subcommand)]
@@ -30,11 +33,13 @@ pub enum BenchCommand {
     Report(ReportArgs),
     /// Set runs of two brokers against each other, pair by pair
     Compare(CompareArgs),
+    /// Find the highest rate that a broker holds
+    Max(MaxArgs),
     /// Start brokers in turns, and tell how many times better this one is
     Versus(VersusArgs),
     /// Print the workloads that come with it, or one of them
     Workloads { name: Option<String> },
-    /// Print the JSON schema of result files, or of those of `versus`
+    /// Print the JSON schema of result files, or those of `versus` and `max`
     Schema {
         #[arg(value_enum, default_value_t = SchemaOf::Run)]
         of: SchemaOf,
@@ -45,6 +50,7 @@ pub enum BenchCommand {
 pub enum SchemaOf {
     Run,
     Versus,
+    Max,
 }
 
 #[derive(Debug, Args)]
@@ -137,13 +143,13 @@ pub struct NullArgs {
 
 #[derive(Debug, Args)]
 pub struct ReportArgs {
-    /// Result files of `run --output`
+    /// Result files of `run`, and of `versus`
     #[arg(required = true)]
     pub results: Vec<PathBuf>,
     /// Where the page goes
     #[arg(short, long, value_name = "FILE", default_value = "bench.html")]
     pub output: PathBuf,
-    /// Where the percentile curves go, as SVG
+    /// Where the percentile curves go, as SVG; of a comparison, those of its first workload
     #[arg(long, value_name = "FILE")]
     pub svg: Option<PathBuf>,
 }
@@ -167,10 +173,12 @@ pub fn run(command: BenchCommand) -> Result<(), Error> {
         BenchCommand::Report(args) => report(&args),
         BenchCommand::Compare(args) => compare(&args),
         BenchCommand::Workloads { name } => workloads(name.as_deref()),
+        BenchCommand::Max(args) => max::run(args),
         BenchCommand::Versus(args) => versus::run(args),
         BenchCommand::Schema { of } => {
             let schema = match of {
                 SchemaOf::Run => result::schema(),
+                SchemaOf::Max => crate::max::schema(),
                 SchemaOf::Versus => crate::versus::schema(),
             };
             print!("{schema}");
@@ -190,8 +198,8 @@ fn stop_flag() -> Result<Arc<AtomicBool>, Error> {
     Ok(flag)
 }
 
-fn run_workload(args: RunArgs) -> Result<(), Error> {
-    let options = Options {
+fn options(args: RunArgs) -> Result<Options, Error> {
+    Ok(Options {
         bootstrap: args.broker,
         workload: read_workload(&args.workload, &args.set, args.scale)?,
         cpus: args.cpus,
@@ -202,10 +210,15 @@ fn run_workload(args: RunArgs) -> Result<(), Error> {
         keep_topics: args.keep_topics,
         quiet: args.quiet,
         end_after: None,
-    };
+    })
+}
+
+fn run_workload(args: RunArgs) -> Result<(), Error> {
+    let output = args.output.clone();
+    let options = options(args)?;
     let stop = stop_flag()?;
     let result = run::measure(&options, &stop)?;
-    if let Some(path) = &args.output {
+    if let Some(path) = &output {
         write_json(path, &result)?;
     }
     print!("{}", run::summary(&result));
@@ -318,38 +331,53 @@ fn respond(args: &NullArgs) -> Result<(), Error> {
     Ok(())
 }
 
-/// Reads result files, of this format only.
-fn read_results(paths: &[PathBuf]) -> Result<Vec<RunResult>, Error> {
-    let mut runs: Vec<RunResult> = Vec::new();
-    for path in paths {
-        let name = path.display().to_string();
-        let text = std::fs::read_to_string(path).map_err(Error::io(&name))?;
-        let run: RunResult =
-            serde_json::from_str(&text).map_err(|e| Error::Usage(format!("{name}: {e}")))?;
-        if run.format != result::FORMAT {
-            return Err(Error::Usage(format!(
-                "{name} is of format {}, not {}",
-                run.format,
-                result::FORMAT
-            )));
+/// Reads a result file, of a format that this version knows.
+fn read_file(path: &Path, material: &mut Material) -> Result<(), Error> {
+    let name = path.display().to_string();
+    let text = std::fs::read_to_string(path).map_err(Error::io(&name))?;
+    let wrong = |e: serde_json::Error| Error::Usage(format!("{name}: {e}"));
+    let value: serde_json::Value = serde_json::from_str(&text).map_err(wrong)?;
+    match value.get("format").and_then(|f| f.as_str()) {
+        Some(result::FORMAT) => {
+            let run = serde_json::from_value(value).map_err(wrong)?;
+            material.runs.push(run);
         }
-        runs.push(run);
+        Some(crate::versus::FORMAT) => {
+            let versus = serde_json::from_value(value).map_err(wrong)?;
+            material.comparisons.push(versus);
+        }
+        other => {
+            let format = other.unwrap_or("no format at all");
+            return Err(Error::Usage(format!("{name} is of {format}")));
+        }
     }
-    Ok(runs)
+    Ok(())
+}
+
+/// Reads results of single runs.
+fn read_results(paths: &[PathBuf]) -> Result<Vec<RunResult>, Error> {
+    let mut material = Material::default();
+    for path in paths {
+        read_file(path, &mut material)?;
+    }
+    if !material.comparisons.is_empty() {
+        return Err(Error::Usage("it takes results of single runs".into()));
+    }
+    Ok(material.runs)
 }
 
 fn compare(args: &CompareArgs) -> Result<(), Error> {
     let (ours, theirs) = (read_results(&args.ours)?, read_results(&args.theirs)?);
-    let ratios = compare::compare(
-        &ours.iter().collect::<Vec<_>>(),
-        &theirs.iter().collect::<Vec<_>>(),
-    )?;
+    fn refs(runs: &[RunResult]) -> Vec<&RunResult> {
+        runs.iter().collect()
+    }
+    let ratios = compare::compare(&refs(&ours), &refs(&theirs))?;
     let name = |runs: &[RunResult]| {
-        runs[0]
-            .broker
+        let broker = &runs[0].broker;
+        broker
             .label
             .clone()
-            .unwrap_or_else(|| runs[0].broker.bootstrap.clone())
+            .unwrap_or_else(|| broker.bootstrap.clone())
     };
     print!(
         "{}",
@@ -359,15 +387,17 @@ fn compare(args: &CompareArgs) -> Result<(), Error> {
 }
 
 fn report(args: &ReportArgs) -> Result<(), Error> {
-    let runs = read_results(&args.results)?;
-    let named = report::name(&runs);
+    let mut material = Material::default();
+    for path in &args.results {
+        read_file(path, &mut material)?;
+    }
     let write = |path: &PathBuf, text: String| {
         std::fs::write(path, text).map_err(Error::io(path.display().to_string()))
     };
-    write(&args.output, report::page(&named))?;
+    write(&args.output, report::page(&material))?;
     args.svg
-        .iter()
-        .try_for_each(|path| write(path, report::curves(&named) + "\n"))
+        .as_ref()
+        .map_or(Ok(()), |path| write(path, report::curves(&material)))
 }
 
 fn workloads(name: Option<&str>) -> Result<(), Error> {

@@ -219,7 +219,7 @@ mod tests {
             signal: Some(Signal::Kill),
             command: None,
         };
-        assert!(Timeline::new(&[stop.clone()], About::default()).is_err());
+        assert!(Timeline::new(std::slice::from_ref(&stop), About::default()).is_err());
         let mut child = Command::new("sleep").arg("60").spawn().unwrap();
         let about = About {
             pid: Some(child.id()),

@@ -6,7 +6,7 @@
 //! The crate stands alone: it knows the protocol and nothing of Tailrace's other crates. Read in this order: [`workload`] (what is asked for),
 //! [`schedule`] (when records are due), [`producer`] and [`consumer`] (pure: batches, requests, answers), [`measure`] and [`little`] (what is counted),
 //! [`worker`] (one thread of the load), [`run`] and [`watch`] (a whole run, from inside and from outside its threads), [`result`] (what it leaves), [`report`] and [`compare`] (the same for people),
-//! [`side`] and [`versus`] (brokers in turns), [`self_check`] (whether the instrument itself can be trusted).
+//! [`side`] and [`versus`] (brokers in turns), [`slo`] and [`max`] (the highest rate that holds), [`self_check`] (whether the instrument itself can be trusted).
 //! [`batch`], [`wire`], [`protocol`], [`connection`], [`control`] and [`poll`] are the client's lower half; every bound is in [`limits`].
 
 #![allow(
@@ -30,6 +30,7 @@ pub mod hlog;
 pub mod limits;
 pub mod little;
 pub mod machine;
+pub mod max;
 pub mod measure;
 pub mod null;
 pub mod poll;
@@ -43,6 +44,7 @@ pub mod run;
 pub mod schedule;
 pub mod self_check;
 pub mod side;
+pub mod slo;
 pub mod summary;
 pub mod versus;
 pub mod watch;

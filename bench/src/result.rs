@@ -159,6 +159,11 @@ pub fn us(ns: u64) -> f64 {
 }
 
 impl Latency {
+    /// Of nothing.
+    pub fn none() -> Latency {
+        Latency::of(&crate::measure::histogram())
+    }
+
     pub fn of(histogram: &Histogram<u64>) -> Latency {
         let at = |q| us(histogram.value_at_quantile(q));
         let points = histogram

@@ -145,8 +145,10 @@ fn fill(
     cluster: &Cluster,
     bytes: u64,
 ) -> Result<u64, Error> {
-    let mut workload = Workload::default();
-    workload.name = "fill".into();
+    let mut workload = Workload {
+        name: "fill".into(),
+        ..Workload::default()
+    };
     workload.topics.partitions = cluster.partitions.len() as i32;
     workload.load.mode = Mode::FlatOut;
     workload.load.record_bytes = options.workload.load.record_bytes;
