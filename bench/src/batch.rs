@@ -25,6 +25,8 @@ pub struct Batch {
     packed: Vec<u8>,
     /// When each record was due.
     pub due_ns: Vec<u64>,
+    /// How many batches its producer began before it.
+    pub number: u64,
     /// Bytes of all its values.
     pub value_bytes: u64,
     /// Of an idempotent producer: its id and epoch, and the first record's sequence number.

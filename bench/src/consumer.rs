@@ -25,6 +25,8 @@ pub struct Consumer {
     next_correlation: i32,
     /// For batches whose compression is taken off.
     scratch: Vec<u8>,
+    /// Errors that pass are waited out.
+    retry: bool,
 }
 
 /// What an answer brought.
@@ -33,6 +35,8 @@ pub struct Got {
     pub records: u64,
     /// Of batches, as they came.
     pub bytes: u64,
+    /// A partition isn't served here for the moment.
+    pub stale: bool,
 }
 
 /// Errors after which a new session is begun.
@@ -40,7 +44,7 @@ const SESSION_LOST: [i16; 2] = [70, 71];
 
 impl Consumer {
     /// Consumer `index` of groups of `consumers` reads every partition whose number falls to it.
-    pub fn new(cluster: Arc<Cluster>, index: usize, consumers: usize) -> Consumer {
+    pub fn new(cluster: Arc<Cluster>, index: usize, consumers: usize, retry: bool) -> Consumer {
         let member = index % consumers;
         let lane = |broker: usize| Lane {
             partitions: (member..cluster.partitions.len())
@@ -57,6 +61,32 @@ impl Consumer {
             cluster,
             next_correlation: 0,
             scratch: Vec::new(),
+            retry,
+        }
+    }
+
+    /// The connection to a broker is lost, and its session with it.
+    pub fn lost(&mut self, lane: usize) {
+        let lane = &mut self.lanes[lane];
+        (lane.session, lane.epoch, lane.in_flight) = (0, 0, false);
+    }
+
+    /// Follows the partitions' leaders. What is under way may still bring something of the old ones.
+    pub fn follow(&mut self, leaders: &[usize]) {
+        let all = |l: &Lane| l.partitions.iter().map(|p| p.0).collect::<Vec<_>>();
+        let stays = |(at, lane): (usize, &Lane)| all(lane).iter().all(|p| leaders[*p] == at);
+        if self.lanes.iter().enumerate().all(stays) || self.lanes.iter().any(|l| l.in_flight) {
+            return;
+        }
+        let mut partitions: Vec<(usize, i64, bool)> = Vec::new();
+        for lane in &mut self.lanes {
+            partitions.append(&mut lane.partitions);
+            (lane.session, lane.epoch) = (0, 0);
+        }
+        partitions.sort_unstable();
+        for (partition, offset, _) in partitions {
+            let lane = &mut self.lanes[leaders[partition]];
+            lane.partitions.push((partition, offset, true));
         }
     }
 
@@ -124,6 +154,10 @@ impl Consumer {
                 return;
             };
             hint = slot + 1;
+            if error != 0 && self.retry && protocol::passes(error) {
+                got.stale = true;
+                return;
+            }
             if error != 0 {
                 problem = Some(format!("{topic}-{index}: {}", protocol::error_name(error)));
                 return;
@@ -240,7 +274,7 @@ mod tests {
 
     #[test]
     fn without_a_session_everything_is_asked_each_time() {
-        let mut consumer = Consumer::new(cluster(), 0, 1);
+        let mut consumer = Consumer::new(cluster(), 0, 1, false);
         assert_eq!(asked(&mut consumer), (0, 0, vec![(0, 0), (1, 0)]));
         assert_eq!(
             consumer
@@ -254,7 +288,7 @@ mod tests {
 
     #[test]
     fn a_session_is_told_of_what_changed_and_begun_again_when_it_is_lost() {
-        let mut consumer = Consumer::new(cluster(), 0, 1);
+        let mut consumer = Consumer::new(cluster(), 0, 1, false);
         asked(&mut consumer);
         consumer
             .answer(0, &answer(77, 0, &[(1, 0, 3)]), |_| {})
@@ -269,7 +303,7 @@ mod tests {
     #[test]
     fn every_group_reads_everything_once() {
         let partitions = |index| {
-            let mut consumer = Consumer::new(cluster(), index, 2);
+            let mut consumer = Consumer::new(cluster(), index, 2, false);
             asked(&mut consumer).2
         };
         assert_eq!(partitions(0), [(0, 0)]);
@@ -283,7 +317,7 @@ mod tests {
     #[test]
     fn lost_and_doubled_records_are_seen() {
         for base in [1, 4] {
-            let mut consumer = Consumer::new(cluster(), 0, 1);
+            let mut consumer = Consumer::new(cluster(), 0, 1, false);
             asked(&mut consumer);
             assert!(
                 consumer
@@ -291,7 +325,7 @@ mod tests {
                     .is_err()
             );
         }
-        let mut consumer = Consumer::new(cluster(), 0, 1);
+        let mut consumer = Consumer::new(cluster(), 0, 1, false);
         asked(&mut consumer);
         consumer
             .answer(0, &answer(0, 0, &[(0, 0, 2)]), |_| {})
@@ -309,7 +343,7 @@ mod tests {
 
     #[test]
     fn an_answer_that_nothing_asked_for_is_refused() {
-        let mut consumer = Consumer::new(cluster(), 0, 1);
+        let mut consumer = Consumer::new(cluster(), 0, 1, false);
         assert!(consumer.answer(0, &answer(0, 0, &[]), |_| {}).is_err());
     }
 }

@@ -12,6 +12,9 @@ pub enum Error {
     /// The broker refused, wasn't reached, or answered what isn't the protocol.
     #[error("the broker: {0}")]
     Broker(String),
+    /// A connection ended; what was under way on it may be sent again on another.
+    #[error("the broker: {0}")]
+    Lost(String),
     /// The run was carried out, and its figures must not be used.
     #[error("NOT A RESULT: {}", .0.join("; "))]
     NotAResult(Vec<String>),

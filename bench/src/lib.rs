@@ -7,7 +7,7 @@
 //! [`schedule`] (when records are due), [`producer`] and [`consumer`] (pure: batches, requests, answers), [`measure`] and [`little`] (what is counted),
 //! [`worker`] (one thread of the load), [`run`] and [`watch`] (a whole run, from inside and from outside its threads), [`result`] (what it leaves), [`report`] and [`compare`] (the same for people),
 //! [`side`] and [`versus`] (brokers in turns), [`slo`] and [`max`] (the highest rate that holds), [`self_check`] (whether the instrument itself can be trusted).
-//! [`batch`], [`wire`], [`protocol`], [`connection`], [`control`] and [`poll`] are the client's lower half; every bound is in [`limits`].
+//! [`batch`], [`wire`], [`protocol`], [`codec`], [`connection`], [`control`], [`recovery`] and [`poll`] are the client's lower half; every bound is in [`limits`].
 
 #![allow(
     clippy::disallowed_methods,
@@ -38,6 +38,7 @@ pub mod process;
 pub mod producer;
 pub mod protocol;
 pub mod records;
+pub mod recovery;
 pub mod report;
 pub mod result;
 pub mod run;
@@ -81,6 +82,7 @@ pub const SHIPPED: &[(&str, &str)] = workloads![
     "latency-12-20k",
     "latency-1000",
     "latency-1000-20k",
+    "leader-killed",
     "low-rate",
     "mixed-sizes",
     "one-at-a-time",
@@ -92,6 +94,7 @@ pub const SHIPPED: &[(&str, &str)] = workloads![
     "poisson-12",
     "ramp",
     "retention",
+    "standstill",
 ];
 
 /// The text of a shipped workload.

@@ -46,3 +46,7 @@ pub const FAULT_WITHIN_S: u64 = 10;
 /// How long a broker that a comparison starts may take until it answers, and until it has ended, in seconds.
 pub const BROKER_WITHIN_S: u64 = 180;
 pub const BROKER_ENDS_WITHIN_S: u64 = 60;
+/// How long a client waits before it tries again what was refused or wasn't reached, in nanoseconds.
+pub const RETRY_AFTER_NS: u64 = 50_000_000;
+/// How long a broker may take to say who leads, in a run that goes on meanwhile, in seconds.
+pub const LEADERS_TIMEOUT_S: u64 = 2;

@@ -81,6 +81,8 @@ pub struct Totals {
     pub errors: BTreeMap<i16, u64>,
     pub requests: u64,
     pub batches: u64,
+    /// Batches sent again.
+    pub retried: u64,
     /// Latencies of the records in `produce`, and what of all records' time under way falls in the window: exact, for Little's law.
     pub latency_sum_ns: u128,
     pub overlap_sum_ns: u128,
@@ -100,6 +102,7 @@ impl Default for Totals {
             errors: BTreeMap::new(),
             requests: 0,
             batches: 0,
+            retried: 0,
             latency_sum_ns: 0,
             overlap_sum_ns: 0,
         }
@@ -122,6 +125,7 @@ impl Totals {
         self.unfinished += other.unfinished;
         self.requests += other.requests;
         self.batches += other.batches;
+        self.retried += other.retried;
         self.latency_sum_ns += other.latency_sum_ns;
         self.overlap_sum_ns += other.overlap_sum_ns;
         for (code, count) in &other.errors {

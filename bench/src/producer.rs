@@ -25,6 +25,11 @@ pub struct Request {
 /// What goes to one broker.
 #[derive(Default)]
 struct Lane {
+    /// What must be sent again, oldest first; it goes before anything else.
+    again: VecDeque<Batch>,
+    /// Nothing goes before this moment, nor while the connection is lost.
+    not_before_ns: u64,
+    down: bool,
     /// Open batches in the order in which they were begun: partition, the batch's number, when it may go.
     waiting: VecDeque<(usize, u64, u64)>,
     full: VecDeque<Batch>,
@@ -209,6 +214,7 @@ impl Producer {
             let mut batch = self.spare_batches.pop().unwrap_or_default();
             batch.begin(partition);
             self.next_batch += 1;
+            batch.number = self.next_batch;
             let may_go = now_ns.saturating_add(self.linger_ns);
             self.lanes[self.leaders[partition]].waiting.push_back((
                 partition,
@@ -270,7 +276,8 @@ impl Producer {
             size += length;
             self.unsent_bytes -= length;
             let mut batch = self.take_first(lane);
-            if let Some((id, epoch)) = self.id {
+            // What is sent again keeps its numbers: the broker knows it by them.
+            if let (Some((id, epoch)), None) = (self.id, batch.ids) {
                 let sequence = &mut self.sequences[partition];
                 batch.ids = Some((id, epoch, *sequence));
                 *sequence = sequence.wrapping_add(batch.due_ns.len() as i32) & i32::MAX;
@@ -293,7 +300,20 @@ impl Producer {
 
     /// Partition and length of the batch that goes next.
     fn first(&mut self, lane: usize, now_ns: u64) -> Option<(usize, usize)> {
-        let Lane { waiting, full, .. } = &mut self.lanes[lane];
+        let Lane {
+            waiting,
+            full,
+            again,
+            not_before_ns,
+            down,
+            ..
+        } = &mut self.lanes[lane];
+        if *down || *not_before_ns > now_ns {
+            return None;
+        }
+        if let Some(batch) = again.front() {
+            return Some((batch.partition, batch.len()));
+        }
         let open = &self.open;
         // What became full went before its time.
         let is_open =
@@ -313,8 +333,13 @@ impl Producer {
     }
 
     fn take_first(&mut self, lane: usize) -> Batch {
-        let Lane { waiting, full, .. } = &mut self.lanes[lane];
-        if let Some(batch) = full.pop_front() {
+        let Lane {
+            waiting,
+            full,
+            again,
+            ..
+        } = &mut self.lanes[lane];
+        if let Some(batch) = again.pop_front().or_else(|| full.pop_front()) {
             return batch;
         }
         let (partition, ..) = waiting.pop_front().expect("`first` found it");
@@ -338,6 +363,61 @@ impl Producer {
         self.spare_lists.push(request.batches);
     }
 
+    /// Sends a batch of an answered request again, after a while.
+    pub fn again(&mut self, batch: Batch, now_ns: u64) {
+        self.unsent_bytes += batch.len();
+        // The leader may have changed since it was sent.
+        let lane = &mut self.lanes[self.leaders[batch.partition]];
+        lane.not_before_ns = now_ns + limits::RETRY_AFTER_NS;
+        let place = lane.again.partition_point(|b| b.number < batch.number);
+        lane.again.insert(place, batch);
+    }
+
+    /// The connection to a broker is lost: what was under way is sent again when there is another. How many batches that are.
+    pub fn lost(&mut self, lane: usize, now_ns: u64) -> u64 {
+        self.lanes[lane].down = true;
+        let mut count = 0;
+        while let Some(mut request) = self.lanes[lane].in_flight.pop_front() {
+            for batch in request.batches.drain(..) {
+                self.again(batch, now_ns);
+                count += 1;
+            }
+            self.spare_lists.push(request.batches);
+        }
+        count
+    }
+
+    /// There is a connection again.
+    pub fn found(&mut self, lane: usize) {
+        self.lanes[lane].down = false;
+    }
+
+    /// Follows the partitions' leaders: what isn't under way goes to the new ones.
+    pub fn follow(&mut self, leaders: &[usize]) {
+        if self.leaders == leaders {
+            return;
+        }
+        self.leaders.copy_from_slice(leaders);
+        let (mut again, mut full, mut waiting) = (Vec::new(), Vec::new(), Vec::new());
+        for lane in &mut self.lanes {
+            again.extend(lane.again.drain(..));
+            full.extend(lane.full.drain(..));
+            waiting.extend(lane.waiting.drain(..));
+        }
+        // All batches of a partition lay in one lane, in their order.
+        again.sort_by_key(|b: &Batch| b.number);
+        waiting.sort_by_key(|w: &(usize, u64, u64)| w.1);
+        for batch in again {
+            self.lanes[leaders[batch.partition]].again.push_back(batch);
+        }
+        for batch in full {
+            self.lanes[leaders[batch.partition]].full.push_back(batch);
+        }
+        for entry in waiting {
+            self.lanes[leaders[entry.0]].waiting.push_back(entry);
+        }
+    }
+
     /// When it must be looked at again if no answer comes.
     pub fn wakes_at(&mut self, now_ns: u64, end_ns: u64) -> u64 {
         let record = match &self.schedule {
@@ -352,11 +432,15 @@ impl Producer {
             if self.lanes[lane].in_flight.len() >= self.max_in_flight {
                 return at;
             }
-            match (self.first(lane, u64::MAX), self.lanes[lane].waiting.front()) {
-                (None, _) => at,
-                (Some(_), _) if !self.lanes[lane].full.is_empty() => now_ns,
-                (Some(_), front) => at.min(front.map_or(u64::MAX, |w| w.2)),
+            if self.first(lane, u64::MAX).is_none() {
+                return at;
             }
+            let lane = &self.lanes[lane];
+            let ready = match lane.again.is_empty() && lane.full.is_empty() {
+                true => lane.waiting.front().map_or(u64::MAX, |w| w.2),
+                false => now_ns,
+            };
+            at.min(ready.max(lane.not_before_ns))
         })
     }
 
@@ -377,8 +461,9 @@ impl Producer {
         }
         for lane in &mut self.lanes {
             for batch in lane
-                .full
+                .again
                 .drain(..)
+                .chain(lane.full.drain(..))
                 .chain(lane.in_flight.drain(..).flat_map(|r| r.batches))
             {
                 batch.due_ns.iter().for_each(|due| record(*due));

@@ -61,6 +61,15 @@ pub fn error_name(code: i16) -> String {
     name.into()
 }
 
+/// Whether an error passes: the same may be sent again, perhaps to another broker.
+pub fn passes(code: i16) -> bool {
+    // No topic or leader yet, not the leader, timed out, network, replicas missing, the disk, a batch before this one missing.
+    matches!(code, 3 | 5 | 6 | 7 | 13 | 19 | 20 | 45 | 56)
+}
+
+/// The broker has had this batch before: its answer was lost.
+pub const DUPLICATE: i16 = 46;
+
 fn begin(out: &mut Vec<u8>, api: (i16, i16), correlation: i32) -> Frame<'_> {
     Frame::begin(out, api.0, api.1, correlation)
 }

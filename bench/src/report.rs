@@ -6,12 +6,17 @@
 mod chart;
 mod comparison;
 
+use std::collections::BTreeMap;
+
 use chart::{Chart, Scale, Series};
 
 use crate::machine::Machine;
-use crate::result::{Latency, RunResult};
+use crate::result::{IntervalFigures, Latency, RunResult};
 use crate::run::ms;
 use crate::versus::Versus;
+
+/// Ratios from here on are shown as no worse: one rate that both hold is the same rate.
+const LEVEL: f64 = 0.995;
 
 /// One run of the page, with what it is called there.
 pub struct Named<'a> {
@@ -84,6 +89,8 @@ fn curve_chart<'a>(
         x_label: "percentile".into(),
         y_label: "ms".into(),
         x: Scale::Percentile,
+        shaded: 0.0,
+        marks: Vec::new(),
         y: Scale::Log,
         series: runs
             .iter()
@@ -106,13 +113,23 @@ fn over_time(
     title: &str,
     unit: &str,
     y: Scale,
-    value: impl Fn(&crate::result::IntervalFigures) -> f64,
+    value: impl Fn(&IntervalFigures) -> f64,
 ) -> Chart {
+    // What happens in many runs at the same moment is one mark.
+    let all = runs.iter().flat_map(|n| &n.run.faults);
+    let faults: BTreeMap<u64, (f64, String)> = all
+        .map(|f| ((f.due_s * 1e3) as u64, (f.due_s, f.what.clone())))
+        .collect();
     Chart {
         title: title.into(),
         x_label: "seconds".into(),
         y_label: unit.into(),
         x: Scale::Linear,
+        shaded: runs
+            .iter()
+            .map(|n| n.run.workload.time.warm_up_s)
+            .fold(f64::INFINITY, f64::min),
+        marks: faults.into_values().collect(),
         y,
         series: runs
             .iter()
@@ -120,10 +137,16 @@ fn over_time(
             .map(|(index, n)| Series {
                 name: n.in_legend(&runs[..index]),
                 colour: n.colour,
-                points: n.run.intervals.iter().map(|i| (i.at_s, value(i))).collect(),
+                points: whole_seconds(n.run).map(|i| (i.at_s, value(i))).collect(),
             })
             .collect(),
     }
+}
+
+/// The intervals of a run but for the rest of a second at its end, whose figures are of a few records.
+fn whole_seconds(run: &RunResult) -> impl Iterator<Item = &IntervalFigures> {
+    let whole = |i: &&IntervalFigures| (i.at_s - i.at_s.round()).abs() < 0.02;
+    run.intervals.iter().filter(whole)
 }
 
 /// What a page is made of.
@@ -178,7 +201,7 @@ fn charts(runs: &[Named]) -> String {
     }
     charts.push(over_time(
         runs,
-        "p99 of each second, warm-up included",
+        "p99 of each second; the warm-up is shaded",
         "ms",
         Scale::Log,
         |i| i.p99 / 1e3,

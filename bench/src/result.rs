@@ -52,6 +52,8 @@ pub struct RunResult {
     pub errors: Vec<ErrorCount>,
     pub requests: u64,
     pub batches: u64,
+    /// Of these, sent again.
+    pub retried_batches: u64,
     pub generator: Generator,
     pub little: Little,
     pub intervals: Vec<IntervalFigures>,

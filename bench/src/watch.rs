@@ -45,9 +45,9 @@ pub struct Watch<'a> {
     figures: Vec<IntervalFigures>,
     /// Intervals that not every thread has sent, with how many have.
     merging: BTreeMap<u64, (Interval, usize)>,
-    /// Counters of the broker's process, if any, and of this one, at the window's ends, with the moment.
-    before: Vec<(u64, Counters)>,
-    after: Vec<(u64, Counters)>,
+    /// Counters of the broker's process, if one is named, and of this one, at the window's ends, with the moment; none for one that is gone.
+    before: Vec<(u64, Option<Counters>)>,
+    after: Vec<(u64, Option<Counters>)>,
     interrupted: bool,
     threads: usize,
     timeline: Timeline,
@@ -259,10 +259,15 @@ impl<'a> Watch<'a> {
         });
     }
 
-    fn counters(&self) -> Result<Vec<(u64, Counters)>, Error> {
+    fn counters(&self) -> Result<Vec<(u64, Option<Counters>)>, Error> {
         let pids = self.options.pid.into_iter().chain([std::process::id()]);
-        pids.map(|pid| Ok((self.clock.now_ns(), process::read(pid)?)))
-            .collect()
+        // A timeline may end the broker.
+        let may_go = !self.options.workload.faults.is_empty();
+        let read = |pid| match process::read(pid) {
+            Err(_) if may_go => Ok((self.clock.now_ns(), None)),
+            read => Ok((self.clock.now_ns(), Some(read?))),
+        };
+        pids.map(read).collect()
     }
 
     fn show(&mut self, interval: &Interval) {
@@ -330,13 +335,16 @@ impl<'a> Watch<'a> {
             })
             .collect();
         let figures = |pid: u32, index: usize| {
-            let (from, to) = (self.before.get(index), self.after.get(index));
-            let (from, to) = from
-                .zip(to)
-                .map_or((self.after[index], self.after[index]), |(a, b)| (*a, *b));
+            let to = *self.after.get(index)?;
+            // A run that was ended before its window began has no other reading.
+            let from = self.before.get(index).copied().unwrap_or(to);
             let seconds = to.0.saturating_sub(from.0) as f64 / 1e9;
-            process::figures(pid, from.1, to.1, seconds, records, totals.bytes_in_window)
+            let (from, to) = (from.1?, to.1?);
+            let bytes = totals.bytes_in_window;
+            Some(process::figures(pid, from, to, seconds, records, bytes))
         };
+        let own = usize::from(self.options.pid.is_some());
+        let load_process = figures(std::process::id(), own).expect("this process is there");
         let mut result = RunResult {
             format: FORMAT.into(),
             started: rfc3339(self.clock.wall_ms + self.start_ns / 1_000_000),
@@ -358,10 +366,11 @@ impl<'a> Watch<'a> {
             errors,
             requests: totals.requests,
             batches: totals.batches,
+            retried_batches: totals.retried,
             generator,
             little,
-            process: self.options.pid.map(|pid| figures(pid, 0)),
-            load_process: figures(std::process::id(), usize::from(self.options.pid.is_some())),
+            process: self.options.pid.and_then(|pid| figures(pid, 0)),
+            load_process,
             device,
             backlog: self.backlog,
             replay: self.replay,

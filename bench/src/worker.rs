@@ -18,6 +18,7 @@ use crate::measure::{Interval, Recorder, Totals};
 use crate::poll::{Poll, precise_sleep};
 use crate::producer::Producer;
 use crate::protocol;
+use crate::recovery::{Found, Recovery};
 use crate::schedule::Schedule;
 use crate::wire::Reader;
 use crate::workload::{Mode, Workload};
@@ -56,6 +57,8 @@ impl Shared {
 
 /// How long a thread may sleep before it looks at `Shared`, in nanoseconds.
 const LOOK_EVERY_NS: u64 = 50_000_000;
+/// The same while helpers are at work.
+const RECOVERY_LOOKS_NS: u64 = 2_000_000;
 
 /// What a thread needs to know of the run.
 #[derive(Clone)]
@@ -100,6 +103,12 @@ impl Share {
     }
 }
 
+/// A connection's place: its token is its number. None while it is lost.
+struct Slot {
+    owner: Owner,
+    connection: Option<Connection>,
+}
+
 /// Whose connection, and to which broker.
 #[derive(Clone, Copy)]
 enum Owner {
@@ -112,12 +121,15 @@ struct Reading {
     consumer: Consumer,
     begin_ns: u64,
     replay: bool,
+    /// It was told that it asks the wrong broker: it waits until then.
+    not_before_ns: u64,
 }
 
 pub struct Worker {
     plan: Plan,
     poll: Poll,
-    connections: Vec<(Owner, Connection)>,
+    connections: Vec<Slot>,
+    recovery: Recovery,
     producers: Vec<Producer>,
     consumers: Vec<Reading>,
     recorder: Recorder,
@@ -138,12 +150,16 @@ impl Worker {
     pub fn connect(plan: Plan) -> Result<Worker, Error> {
         let poll = Poll::new().map_err(Error::io("epoll"))?;
         let (load, brokers) = (&plan.workload.load, plan.cluster.brokers.len());
+        let retry = plan.workload.client.retry;
         let mut connections = Vec::new();
         let mut consumers = Vec::new();
         let mut open = |owner, broker: usize| -> Result<(), Error> {
             let connection =
                 Connection::open(&plan.cluster.brokers[broker], connections.len(), &poll)?;
-            connections.push((owner, connection));
+            connections.push(Slot {
+                owner,
+                connection: Some(connection),
+            });
             Ok(())
         };
         for producer in 0..plan.share.producers.len() {
@@ -152,20 +168,23 @@ impl Worker {
             }
         }
         let live = plan.share.consumers.iter().map(|index| Reading {
-            consumer: Consumer::new(plan.cluster.clone(), *index, load.consumers),
+            consumer: Consumer::new(plan.cluster.clone(), *index, load.consumers, retry),
             begin_ns: (load.consumers_begin_s * 1e9) as u64,
             replay: false,
+            not_before_ns: 0,
         });
         let old = plan.workload.replay.as_ref().zip(plan.replay.as_ref());
         let old = old.into_iter().flat_map(|(replay, cluster)| {
             plan.share.replays.iter().map(|index| Reading {
-                consumer: Consumer::new(cluster.clone(), *index, replay.consumers),
+                consumer: Consumer::new(cluster.clone(), *index, replay.consumers, retry),
                 begin_ns: (replay.begin_s * 1e9) as u64,
                 replay: true,
+                not_before_ns: 0,
             })
         });
         for reading in live.chain(old) {
-            for broker in (0..brokers).filter(|b| reading.consumer.reads_from(*b)) {
+            // What moves may move to any of them.
+            for broker in (0..brokers).filter(|b| retry || reading.consumer.reads_from(*b)) {
                 open(Owner::Consumer(consumers.len(), broker), broker)?;
             }
             consumers.push(reading);
@@ -173,6 +192,7 @@ impl Worker {
         Ok(Worker {
             poll,
             connections,
+            recovery: Recovery::new(plan.cluster.clone()),
             producers: Vec::new(),
             consumers,
             recorder: Recorder::new((0, 0)),
@@ -256,6 +276,7 @@ impl Worker {
             let end = self.plan.shared.end_ns.load(Ordering::Relaxed);
             self.recorder.window_ns.1 = end;
             self.intervals(now);
+            self.recover(now)?;
             self.produce(now, end)?;
             self.consume(now)?;
             if self.is_done(now, end) || self.plan.shared.failed.load(Ordering::Relaxed) {
@@ -269,8 +290,14 @@ impl Worker {
             for producer in &mut self.producers {
                 wake = wake.min(producer.wakes_at(now, end));
             }
-            for reading in self.consumers.iter().filter(|r| r.begin_ns > now) {
-                wake = wake.min(reading.begin_ns);
+            for reading in &self.consumers {
+                let next = reading.begin_ns.max(reading.not_before_ns);
+                if next > now {
+                    wake = wake.min(next);
+                }
+            }
+            if !self.recovery.is_idle() {
+                wake = wake.min(now + RECOVERY_LOOKS_NS);
             }
             let sleep = wake.saturating_sub(self.plan.clock.now_ns());
             self.poll
@@ -279,9 +306,13 @@ impl Worker {
             for index in 0..self.poll.ready() {
                 let event = self.poll.event(index);
                 if event.readable {
-                    self.read(event.token)?;
+                    let read = self.read(event.token);
+                    self.survive(event.token, read)?;
                 }
-                self.connections[event.token].1.flush(&self.poll)?;
+                if let Some(connection) = &mut self.connections[event.token].connection {
+                    let flushed = connection.flush(&self.poll);
+                    self.survive(event.token, flushed)?;
+                }
             }
         }
         let now = self.plan.clock.now_ns();
@@ -310,8 +341,11 @@ impl Worker {
             }
         }
         let (acks, codec) = (workload.client.acks.wire(), workload.client.codec);
-        for (owner, connection) in &mut self.connections {
-            let Owner::Producer(producer, lane) = *owner else {
+        let mut lost = Vec::new();
+        for (token, slot) in self.connections.iter_mut().enumerate() {
+            let (Owner::Producer(producer, lane), Some(connection)) =
+                (slot.owner, &mut slot.connection)
+            else {
                 continue;
             };
             let mut wrote = false;
@@ -338,38 +372,103 @@ impl Worker {
                 self.recorder.totals.batches += request.batches.len() as u64;
                 wrote = true;
             }
-            if wrote {
-                connection.flush(&self.poll)?;
+            if wrote && let Err(error) = connection.flush(&self.poll) {
+                lost.push((token, error));
             }
         }
-        Ok(())
+        lost.into_iter()
+            .try_for_each(|(token, error)| self.survive(token, Err(error)))
     }
 
     fn consume(&mut self, now: u64) -> Result<(), Error> {
-        for (owner, connection) in &mut self.connections {
-            if let Owner::Consumer(consumer, lane) = *owner {
-                let reading = &mut self.consumers[consumer];
-                if reading.begin_ns > now {
-                    continue;
+        let mut lost = Vec::new();
+        for (token, slot) in self.connections.iter_mut().enumerate() {
+            let (Owner::Consumer(consumer, lane), Some(connection)) =
+                (slot.owner, &mut slot.connection)
+            else {
+                continue;
+            };
+            let reading = &mut self.consumers[consumer];
+            if reading.begin_ns.max(reading.not_before_ns) > now {
+                continue;
+            }
+            let before = connection.out.len();
+            reading.consumer.request(lane, &mut connection.out);
+            if connection.out.len() > before
+                && let Err(error) = connection.flush(&self.poll)
+            {
+                lost.push((token, error));
+            }
+        }
+        lost.into_iter()
+            .try_for_each(|(token, error)| self.survive(token, Err(error)))
+    }
+
+    /// A lost connection is made again, if the workload is to survive that; any other error ends the run.
+    fn survive(&mut self, token: usize, result: Result<(), Error>) -> Result<(), Error> {
+        let lost = matches!(result, Err(Error::Lost(_)));
+        if !lost || !self.plan.workload.client.retry {
+            return result;
+        }
+        let now = self.plan.clock.now_ns();
+        let slot = &mut self.connections[token];
+        // Closing the socket takes it out of the poll.
+        slot.connection = None;
+        let broker = match slot.owner {
+            Owner::Producer(producer, lane) => {
+                self.recorder.totals.retried += self.producers[producer].lost(lane, now);
+                lane
+            }
+            Owner::Consumer(consumer, lane) => {
+                self.consumers[consumer].consumer.lost(lane);
+                lane
+            }
+        };
+        self.recovery.lost(token, broker, now);
+        Ok(())
+    }
+
+    /// Takes what helpers have found.
+    fn recover(&mut self, now: u64) -> Result<(), Error> {
+        if self.recovery.is_idle() {
+            return Ok(());
+        }
+        while let Some(found) = self.recovery.look(now)? {
+            match found {
+                Found::Connection(token, Some(stream)) => {
+                    let slot = &mut self.connections[token];
+                    let (Owner::Producer(_, broker) | Owner::Consumer(_, broker)) = slot.owner;
+                    let address = &self.plan.cluster.brokers[broker];
+                    let connection = Connection::on(stream, address, token, &self.poll)?;
+                    slot.connection = Some(connection);
+                    if let Owner::Producer(producer, lane) = slot.owner {
+                        self.producers[producer].found(lane);
+                    }
                 }
-                let before = connection.out.len();
-                reading.consumer.request(lane, &mut connection.out);
-                if connection.out.len() > before {
-                    connection.flush(&self.poll)?;
+                Found::Leaders(Some(leaders)) => {
+                    self.producers.iter_mut().for_each(|p| p.follow(&leaders));
+                    // What is replayed lies in topics of its own; it doesn't follow.
+                    let live = self.consumers.iter_mut().filter(|r| !r.replay);
+                    live.for_each(|r| r.consumer.follow(&leaders));
                 }
+                Found::Connection(_, None) | Found::Leaders(None) => {}
             }
         }
         Ok(())
     }
 
     fn read(&mut self, token: usize) -> Result<(), Error> {
-        let (owner, connection) = &mut self.connections[token];
+        let slot = &mut self.connections[token];
+        let Some(connection) = &mut slot.connection else {
+            return Ok(());
+        };
+        let retry = self.plan.workload.client.retry;
         loop {
             let more = connection.fill()?;
             let now = self.plan.clock.now_ns();
             while let Some((correlation, body)) = connection.frame()? {
                 let body = connection.body(body);
-                match *owner {
+                match slot.owner {
                     Owner::Producer(producer, lane) => {
                         let producer = &mut self.producers[producer];
                         let acknowledged = answered(
@@ -381,6 +480,7 @@ impl Worker {
                             now,
                             &mut self.recorder,
                             &mut self.sampler,
+                            retry.then_some(&mut self.recovery),
                         )?;
                         self.plan
                             .shared
@@ -400,6 +500,10 @@ impl Worker {
                             let count = |due| recorder.consumed(due, now);
                             let got = reading.consumer.answer(lane, body, count)?;
                             shared.consumed.fetch_add(got.records, Ordering::Relaxed);
+                            if got.stale {
+                                reading.not_before_ns = now + limits::RETRY_AFTER_NS;
+                                self.recovery.stale(now);
+                            }
                         }
                     }
                 }
@@ -469,6 +573,7 @@ fn answered(
     now: u64,
     recorder: &mut Recorder,
     sampler: &mut Sampler,
+    mut recovery: Option<&mut Recovery>,
 ) -> Result<u64, Error> {
     let mut request = producer
         .answered(lane)
@@ -479,6 +584,8 @@ fn answered(
     sampler.look(now, recorder.window_ns.1);
     let (mut acknowledged, mut left, mut hint) = (0, request.batches.len(), 0);
     let batches = &mut request.batches;
+    // Places of batches that are to be sent again, each with its partition.
+    let mut again: Vec<(usize, usize)> = Vec::new();
     let read = protocol::read_produce(&mut Reader(body), |topic, index, error| {
         let is_it = |b: &crate::batch::Batch| {
             cluster
@@ -493,22 +600,38 @@ fn answered(
         let Some(slot) = slot else { return };
         hint = slot + 1;
         let batch = &mut batches[slot];
-        batch.partition = usize::MAX; // answered
         left -= 1;
+        let partition = std::mem::replace(&mut batch.partition, usize::MAX); // answered
+        if let Some(recovery) = &mut recovery
+            && protocol::passes(error)
+        {
+            recovery.stale(now);
+            again.push((slot, partition));
+            return;
+        }
         sampler.completed(batch.due_ns.len() as u64);
+        let done = error == 0 || error == protocol::DUPLICATE && recovery.is_some();
         for due in &batch.due_ns {
-            match error {
-                0 => recorder.acknowledged(*due, now),
-                _ => recorder.refused(*due, now, error),
+            match done {
+                true => recorder.acknowledged(*due, now),
+                false => recorder.refused(*due, now, error),
             }
         }
-        if error == 0 {
+        if done {
             acknowledged += batch.due_ns.len() as u64;
             recorder.acknowledged_bytes(batch.value_bytes, now);
         }
     });
     if read.is_err() || left > 0 {
         return Err(nonsense("to a produce request"));
+    }
+    recorder.totals.retried += again.len() as u64;
+    // From behind, so that places stay what they are.
+    again.sort_unstable();
+    for (slot, partition) in again.into_iter().rev() {
+        let mut batch = request.batches.remove(slot);
+        batch.partition = partition;
+        producer.again(batch, now);
     }
     producer.recycle(request);
     Ok(acknowledged)

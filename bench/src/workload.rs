@@ -97,6 +97,9 @@ pub struct Client {
     pub codec: Codec,
     /// Batches carry a producer id and sequence numbers, which the broker checks.
     pub idempotence: bool,
+    /// What a broker refuses for a while is sent again, lost connections are made again, leaders that move are followed. Without it a refused
+    /// record makes a run no result, and a lost connection ends it.
+    pub retry: bool,
     /// Threads of the load; producers are dealt out over them.
     pub threads: usize,
     /// Threads that only read; 0 to let the producers' threads do it. If not given: one where the load has a CPU more than `threads`, else none.
@@ -184,6 +187,7 @@ impl Default for Client {
             partitioner: Partitioner::RoundRobin,
             codec: Codec::None,
             idempotence: false,
+            retry: false,
             threads: 1,
             consumer_threads: None,
             spin_us: 0,

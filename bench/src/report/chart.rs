@@ -25,6 +25,10 @@ pub struct Chart {
     pub y_label: String,
     pub x: Scale,
     pub y: Scale,
+    /// What lies before this on the x axis is shaded.
+    pub shaded: f64,
+    /// Moments on the x axis that something happened at, and what.
+    pub marks: Vec<(f64, String)>,
     pub series: Vec<Series>,
 }
 
@@ -153,6 +157,23 @@ impl Chart {
              <rect width=\"{WIDTH}\" height=\"{height}\" fill=\"#fff\"/><text x=\"{LEFT}\" y=\"20\" font-size=\"15\" font-weight=\"600\">{}</text>",
             escape(&self.title)
         );
+        if self.shaded > 0.0
+            && let Some(end) = x.place(self.shaded)
+        {
+            out += &format!(
+                "<rect x=\"{LEFT}\" y=\"{TOP}\" width=\"{:.1}\" height=\"{PLOT_HEIGHT}\" fill=\"#f3f3f3\"/>",
+                end * (right - LEFT)
+            );
+        }
+        for (value, what) in &self.marks {
+            let Some(at) = x.place(*value).map(across) else {
+                continue;
+            };
+            out += &format!(
+                "<line x1=\"{at:.1}\" x2=\"{at:.1}\" y1=\"{TOP}\" y2=\"{bottom}\" stroke=\"#a00\" stroke-dasharray=\"4 3\"><title>{}</title></line>",
+                escape(what)
+            );
+        }
         for (value, label) in x.marks() {
             let Some(at) = x.place(value).map(across) else {
                 continue;
@@ -257,7 +278,11 @@ impl Spread {
         }
         for (index, (name, low, median, high)) in self.lines.iter().enumerate() {
             let y = TOP + SPREAD_LINE * (index as f64 + 0.5);
-            let colour = if *low >= 1.0 { COLOURS[0] } else { COLOURS[1] };
+            let colour = if *low >= super::LEVEL {
+                COLOURS[0]
+            } else {
+                COLOURS[1]
+            };
             out += &format!(
                 "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>\
                  <line x1=\"{:.1}\" x2=\"{:.1}\" y1=\"{y:.1}\" y2=\"{y:.1}\" stroke=\"{colour}\" stroke-width=\"8\" stroke-linecap=\"round\" opacity=\"0.45\"/>\

@@ -64,7 +64,11 @@ pub fn named<'a>(versus: &Versus, compared: &'a Compared) -> Vec<Named<'a>> {
 }
 
 fn table(verdict: &Verdict, ours: &str) -> String {
-    let title = format!("{ours} against {}, {} pairs", verdict.theirs, verdict.pairs);
+    let pairs = match verdict.pairs {
+        1 => "one pair".to_owned(),
+        n => format!("{n} pairs"),
+    };
+    let title = format!("{ours} against {}, {pairs}", verdict.theirs);
     let mut out = format!("<h3>{}</h3>\n", escape(&title));
     if let Some(problem) = &verdict.problem {
         return out + &format!("<p class=\"bad\">{}</p>\n", escape(problem));
@@ -99,7 +103,11 @@ fn table(verdict: &Verdict, ours: &str) -> String {
 }
 
 fn row(ratio: &Ratio) -> String {
-    let class = if ratio.low >= 1.0 { "good" } else { "bad" };
+    let class = if ratio.low >= super::LEVEL {
+        "good"
+    } else {
+        "bad"
+    };
     let number = crate::compare::number;
     format!(
         "<tr><th>{}</th><td>{}</td><td>{}</td><td class=\"{class}\">{:.2}×</td><td>{:.2}×</td><td>{:.2}×</td></tr>\n",
