@@ -9,7 +9,7 @@ use std::net::TcpListener;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
 use schemars::JsonSchema;
@@ -127,14 +127,18 @@ fn fits_file_name(label: &str) -> bool {
     !label.is_empty() && label.len() <= 64 && label.chars().all(fits) && !label.starts_with('.')
 }
 
-/// A free port of the loopback whose hundredth neighbour is free too: `kafka-peer` puts its controller there.
+/// A free port of the loopback, below those that the kernel gives to clients, whose hundredth neighbour is free too: `kafka-peer` puts its
+/// controller there. No port is given twice in a row.
 fn free_port() -> Result<u16, Error> {
-    for _ in 0..100 {
-        let one = TcpListener::bind("127.0.0.1:0").map_err(Error::io("a port"))?;
-        let port = one.local_addr().map_err(Error::io("a port"))?.port();
-        if let Some(other) = port.checked_add(100)
-            && TcpListener::bind(("127.0.0.1", other)).is_ok()
-        {
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    for _ in 0..10_000 {
+        let step = NEXT.fetch_add(1, Ordering::Relaxed);
+        let spread = (std::process::id() as u16)
+            .wrapping_mul(37)
+            .wrapping_add(step);
+        let port = 20_000 + spread % 10_000;
+        let free = |port: u16| TcpListener::bind(("127.0.0.1", port)).is_ok();
+        if free(port) && free(port + 100) {
             return Ok(port);
         }
     }

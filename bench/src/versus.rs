@@ -144,13 +144,13 @@ pub fn run(
     }
     keep(&versus)?;
     // What a broker left is kept when it failed: its log may say why.
-    match failed {
-        Some(error) => Err(error),
-        None => {
-            fs::remove_dir_all(&work).map_err(Error::io(&name))?;
-            Ok(versus)
-        }
+    if !matches!(
+        failed,
+        Some(Error::Broker(_) | Error::Lost(_) | Error::Io { .. })
+    ) {
+        fs::remove_dir_all(&work).map_err(Error::io(&name))?;
     }
+    failed.map_or(Ok(versus), Err)
 }
 
 fn rounds(
