@@ -90,6 +90,9 @@ pub struct RunArgs {
     /// Where the interval log goes, in HdrHistogram's format
     #[arg(long, value_name = "FILE")]
     pub hlog: Option<PathBuf>,
+    /// Whose client carries the load
+    #[arg(long, value_enum, default_value_t)]
+    pub client: run::ClientKind,
     /// Leave the run's topics
     #[arg(long)]
     pub keep_topics: bool,
@@ -209,6 +212,7 @@ fn options(args: RunArgs) -> Result<Options, Error> {
         hlog: args.hlog,
         keep_topics: args.keep_topics,
         quiet: args.quiet,
+        client: args.client,
         end_after: None,
     })
 }

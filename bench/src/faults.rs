@@ -40,6 +40,8 @@ pub struct Timeline {
     done: Vec<FaultDone>,
     /// Commands that run, with the index of their entry in `done`.
     running: Vec<(usize, Child)>,
+    /// The broker stands still, and is to go on when the run ends.
+    stopped: bool,
 }
 
 impl Timeline {
@@ -57,6 +59,7 @@ impl Timeline {
             waiting,
             done: Vec::new(),
             running: Vec::new(),
+            stopped: false,
         })
     }
 
@@ -76,6 +79,7 @@ impl Timeline {
                 });
             };
             if let (Some(signal), Some(pid)) = (fault.signal, self.about.pid) {
+                self.stopped = signal == Signal::Stop || self.stopped && signal == Signal::Term;
                 let outcome = match send(pid, signal) {
                     Ok(()) => "done".to_owned(),
                     Err(e) => e.to_string(),
@@ -125,6 +129,10 @@ impl Timeline {
 
 impl Drop for Timeline {
     fn drop(&mut self) {
+        if let (true, Some(pid)) = (self.stopped, self.about.pid) {
+            // It may be gone by now.
+            let _ = send(pid, Signal::Cont);
+        }
         for (_, child) in &mut self.running {
             kill_group(child);
         }
@@ -228,6 +236,38 @@ mod tests {
         let mut timeline = Timeline::new(&[stop], about).unwrap();
         assert_eq!(timeline.look(0.0), ["SIGKILL: done"]);
         assert!(!child.wait().unwrap().success());
+    }
+
+    #[test]
+    fn a_broker_that_was_stopped_goes_on_after_the_run() {
+        let mut child = Command::new("sleep").arg("60").spawn().unwrap();
+        let state = || {
+            let stat = std::fs::read_to_string(format!("/proc/{}/stat", child.id())).unwrap();
+            stat.rsplit_once(") ").unwrap().1.chars().next().unwrap()
+        };
+        let stop = Fault {
+            at_s: 0.0,
+            signal: Some(Signal::Stop),
+            command: None,
+        };
+        let about = About {
+            pid: Some(child.id()),
+            ..About::default()
+        };
+        let mut timeline = Timeline::new(&[stop], about).unwrap();
+        timeline.look(0.0);
+        let until = |wanted: bool| {
+            let deadline = Instant::now() + Duration::from_secs(10);
+            while (state() == 'T') != wanted && Instant::now() < deadline {
+                std::thread::sleep(Duration::from_millis(2));
+            }
+            (state() == 'T') == wanted
+        };
+        assert!(until(true));
+        timeline.finish();
+        assert!(until(false));
+        child.kill().unwrap();
+        child.wait().unwrap();
     }
 
     #[test]

@@ -27,6 +27,8 @@ pub mod device;
 pub mod error;
 pub mod faults;
 pub mod hlog;
+#[cfg(feature = "librdkafka")]
+pub mod librdkafka;
 pub mod limits;
 pub mod little;
 pub mod machine;

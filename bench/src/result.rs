@@ -34,6 +34,8 @@ pub struct RunResult {
     pub version: String,
     pub machine: Machine,
     pub broker: Broker,
+    /// "own", or a library with its version.
+    pub client: String,
     /// The whole configuration, defaults included.
     pub workload: Workload,
     /// What counted, in seconds.

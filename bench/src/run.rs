@@ -39,8 +39,70 @@ pub struct Options {
     pub keep_topics: bool,
     /// No progress on standard error.
     pub quiet: bool,
+    /// Whose client carries the load.
+    pub client: ClientKind,
     /// The run ends when so many records are acknowledged.
     pub end_after: Option<u64>,
+}
+
+/// Clients that can carry a load.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum ClientKind {
+    /// The instrument's own: few allocations, one thread
+    #[default]
+    Own,
+    /// What an application sees; in builds with the feature librdkafka
+    Librdkafka,
+}
+
+impl ClientKind {
+    /// Its name and version in results, or why it can't be had.
+    pub fn name(self, workload: &Workload) -> Result<String, Error> {
+        match self {
+            ClientKind::Own => Ok("own".into()),
+            #[cfg(feature = "librdkafka")]
+            ClientKind::Librdkafka if workload.replay.is_none() => Ok(crate::librdkafka::version()),
+            #[cfg(feature = "librdkafka")]
+            ClientKind::Librdkafka => Err(Error::Usage(format!(
+                "{}: librdkafka replays nothing",
+                workload.name
+            ))),
+            #[cfg(not(feature = "librdkafka"))]
+            ClientKind::Librdkafka => Err(Error::Usage(format!(
+                "{}: this build has no librdkafka: it takes cargo build --features librdkafka",
+                workload.name
+            ))),
+        }
+    }
+}
+
+/// A thread of the load before it runs.
+enum Loader {
+    Own(Box<Worker>),
+    #[cfg(feature = "librdkafka")]
+    Librdkafka(Box<crate::librdkafka::Session>),
+}
+
+impl Loader {
+    fn connect(kind: ClientKind, plan: Plan) -> Result<Loader, Error> {
+        Ok(match kind {
+            ClientKind::Own => Loader::Own(Box::new(Worker::connect(plan)?)),
+            #[cfg(feature = "librdkafka")]
+            ClientKind::Librdkafka => {
+                Loader::Librdkafka(Box::new(crate::librdkafka::Session::connect(plan)?))
+            }
+            #[cfg(not(feature = "librdkafka"))]
+            ClientKind::Librdkafka => unreachable!("`name` refused it"),
+        })
+    }
+
+    fn run(self, start_ns: u64) -> Result<Outcome, Error> {
+        match self {
+            Loader::Own(worker) => worker.run(start_ns),
+            #[cfg(feature = "librdkafka")]
+            Loader::Librdkafka(session) => session.run(start_ns),
+        }
+    }
 }
 
 /// Carries out a run. `stop` ends it early, with what was measured.
@@ -50,6 +112,7 @@ pub fn measure(options: &Options, stop: &AtomicBool) -> Result<RunResult, Error>
         process::read(pid)?;
     }
     let mut options = options.clone();
+    options.client.name(&options.workload)?;
     let threads = reading_threads(&options);
     options.workload.client.consumer_threads = Some(threads);
     let clock = Clock::start();
@@ -77,6 +140,10 @@ fn reading_threads(options: &Options) -> usize {
     let workload = &options.workload;
     if workload.consumers() == 0 && workload.replay.is_none() {
         return 0;
+    }
+    if options.client == ClientKind::Librdkafka {
+        // Each is polled by a thread of its own.
+        return workload.consumers();
     }
     let cpus = match options.cpus.len() {
         0 => std::thread::available_parallelism().map_or(1, usize::from),
@@ -222,14 +289,15 @@ fn load(
         .enumerate()
         .map(|(index, share)| {
             let cpu = (!options.cpus.is_empty()).then(|| options.cpus[index % options.cpus.len()]);
-            Worker::connect(Plan {
+            let plan = Plan {
                 index,
                 share,
                 cpu,
                 ..plan.clone()
-            })
+            };
+            Loader::connect(options.client, plan)
         })
-        .collect::<Result<Vec<Worker>, Error>>()?;
+        .collect::<Result<Vec<Loader>, Error>>()?;
     let cluster = plan.cluster.clone();
     drop(plan);
 

@@ -355,6 +355,7 @@ impl<'a> Watch<'a> {
             version: env!("CARGO_PKG_VERSION").into(),
             machine,
             broker,
+            client: self.options.client.name(workload)?,
             workload: workload.clone(),
             window_s,
             records_per_s: per_s(records as f64),

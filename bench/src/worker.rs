@@ -235,15 +235,7 @@ impl Worker {
         } = &self.plan;
         let load = &workload.load;
         let mine = &self.plan.share.producers;
-        let whole_ns = ((workload.time.warm_up_s + workload.time.length_s) * 1e9) as u64;
-        let schedule = |i: &usize| {
-            let (seed, producers) = (load.seed, load.producers);
-            let constant = Schedule::new(load.arrivals, load.rate, *i, producers, seed, start_ns);
-            match load.ramp_to {
-                Some(end) => constant.ramped(end, producers, whole_ns),
-                None => constant,
-            }
-        };
+        let schedule = |i: &usize| schedule(workload, *i, start_ns);
         let due = match load.mode {
             Mode::Open => Due::Scheduled(mine.iter().map(schedule).collect()),
             _ => Due::Made(0),
@@ -318,7 +310,8 @@ impl Worker {
         let now = self.plan.clock.now_ns();
         self.sampler.look(now, self.recorder.window_ns.1);
         self.intervals(now);
-        self.send_interval(now);
+        let (recorder, sampler) = (&mut self.recorder, &mut self.sampler);
+        send_interval(recorder, sampler, self.start_ns, &self.plan.intervals, now);
         Ok(())
     }
 
@@ -540,23 +533,61 @@ impl Worker {
     }
 
     fn intervals(&mut self, now: u64) {
-        while now >= self.start_ns + (self.recorder.interval.index + 1) * limits::INTERVAL_NS {
-            self.send_interval(now);
-        }
+        let (recorder, sampler) = (&mut self.recorder, &mut self.sampler);
+        send_intervals(recorder, sampler, self.start_ns, &self.plan.intervals, now);
     }
+}
 
-    fn send_interval(&mut self, now: u64) {
-        self.sampler.look(now, self.recorder.window_ns.1);
-        let next = Interval::new(self.recorder.interval.index + 1);
-        let mut interval = std::mem::replace(&mut self.recorder.interval, next);
-        let begun = self.start_ns + interval.index * limits::INTERVAL_NS;
-        interval.length_ns = now.saturating_sub(begun).clamp(1, limits::INTERVAL_NS);
-        // What is due at the end itself isn't sent any more.
-        let last = self.recorder.window_ns.1.saturating_sub(1);
-        interval.in_flight = self.sampler.in_flight(now.min(last));
-        // Nobody listens any more only when the run has failed.
-        let _ = self.plan.intervals.send(interval);
+/// The schedule of producer `index` of a load that begins at `start_ns`.
+pub fn schedule(workload: &Workload, index: usize, start_ns: u64) -> Schedule {
+    let load = &workload.load;
+    let producers = load.producers;
+    let whole_ns = ((workload.time.warm_up_s + workload.time.length_s) * 1e9) as u64;
+    let constant = Schedule::new(
+        load.arrivals,
+        load.rate,
+        index,
+        producers,
+        load.seed,
+        start_ns,
+    );
+    match load.ramp_to {
+        Some(end) => constant.ramped(end, producers, whole_ns),
+        None => constant,
     }
+}
+
+/// Sends every interval that has ended.
+pub fn send_intervals(
+    recorder: &mut Recorder,
+    sampler: &mut Sampler,
+    start_ns: u64,
+    to: &Sender<Interval>,
+    now: u64,
+) {
+    while now >= start_ns + (recorder.interval.index + 1) * limits::INTERVAL_NS {
+        send_interval(recorder, sampler, start_ns, to, now);
+    }
+}
+
+/// Sends the interval as it is, and begins the next.
+pub fn send_interval(
+    recorder: &mut Recorder,
+    sampler: &mut Sampler,
+    start_ns: u64,
+    to: &Sender<Interval>,
+    now: u64,
+) {
+    sampler.look(now, recorder.window_ns.1);
+    let next = Interval::new(recorder.interval.index + 1);
+    let mut interval = std::mem::replace(&mut recorder.interval, next);
+    let begun = start_ns + interval.index * limits::INTERVAL_NS;
+    interval.length_ns = now.saturating_sub(begun).clamp(1, limits::INTERVAL_NS);
+    // What is due at the end itself isn't sent any more.
+    let last = recorder.window_ns.1.saturating_sub(1);
+    interval.in_flight = sampler.in_flight(now.min(last));
+    // Nobody listens any more only when the run has failed.
+    let _ = to.send(interval);
 }
 
 /// Takes the answer to a producer's oldest request; how many records it acknowledges.
