@@ -145,8 +145,11 @@ fn over_time(
 
 /// The intervals of a run but for the rest of a second at its end, whose figures are of a few records.
 fn whole_seconds(run: &RunResult) -> impl Iterator<Item = &IntervalFigures> {
-    let whole = |i: &&IntervalFigures| (i.at_s - i.at_s.round()).abs() < 0.02;
-    run.intervals.iter().filter(whole)
+    let mut before = 0.0;
+    run.intervals.iter().filter(move |i| {
+        let length = i.at_s - std::mem::replace(&mut before, i.at_s);
+        length > 0.5
+    })
 }
 
 /// What a page is made of.
@@ -315,7 +318,7 @@ pub(crate) fn escape(text: &str) -> String {
 
 const STYLE: &str = "body{font:15px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem;color:#222;background:#fff}\
 h1{font-size:1.4rem}h2{font-size:1.1rem}table{border-collapse:collapse;font-variant-numeric:tabular-nums;font-size:13px}\
-caption{text-align:left;font-weight:600;padding:.4rem 0}td,th{padding:.25rem .6rem;border-bottom:1px solid #ddd;text-align:right;white-space:nowrap}th:first-child{text-align:left}\
+caption{text-align:left;font-weight:600;padding:.4rem 0}td,th{padding:.25rem .6rem;border-bottom:1px solid #ddd;text-align:right;white-space:nowrap}thead th{white-space:normal;vertical-align:bottom}th:first-child{text-align:left}\
 figure{margin:1.5rem 0}svg{width:100%;height:auto}.good{color:#0a6b3d;font-weight:600}.bad{color:#a00;font-weight:600}.wide{overflow-x:auto}pre{background:#f6f6f6;padding:.8rem;overflow-x:auto}\
 code{overflow-wrap:anywhere}";
 
