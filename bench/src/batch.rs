@@ -1,8 +1,9 @@
 //! Record batches, format v2 (KIP-98): built in one buffer without an allocation per record, and walked when they come back.
 //!
-//! A record's value begins with the moment it was due (nanoseconds of the run's clock, big endian) and a number; the rest is random bytes. Its
-//! key is null, it has no headers. Batches are uncompressed, of no producer id.
+//! A record's value begins with the moment it was due (nanoseconds of the run's clock, big endian) and a number; the rest is random bytes.
+//! It has a key or none, and no headers.
 
+use crate::codec::Codec;
 use crate::workload::MIN_RECORD_BYTES;
 
 /// Bytes before the first record.
@@ -20,8 +21,16 @@ pub struct Batch {
     /// Index of the partition in the run's list.
     pub partition: usize,
     bytes: Vec<u8>,
+    /// The compressed batch.
+    packed: Vec<u8>,
     /// When each record was due.
     pub due_ns: Vec<u64>,
+    /// How many batches its producer began before it.
+    pub number: u64,
+    /// Bytes of all its values.
+    pub value_bytes: u64,
+    /// Of an idempotent producer: its id and epoch, and the first record's sequence number.
+    pub ids: Option<(i64, i16, i32)>,
     first_timestamp_ms: i64,
     max_timestamp_ms: i64,
 }
@@ -33,9 +42,11 @@ impl Batch {
         self.bytes.clear();
         self.bytes.resize(HEADER_BYTES, 0);
         self.due_ns.clear();
+        self.value_bytes = 0;
+        self.ids = None;
     }
 
-    /// Its size on the wire, in bytes.
+    /// Its size in bytes, before compression.
     pub fn len(&self) -> usize {
         self.bytes.len()
     }
@@ -45,7 +56,14 @@ impl Batch {
     }
 
     /// Adds a record; `rest` is its value behind due moment and number.
-    pub fn push(&mut self, due_ns: u64, number: u64, wall_ms: u64, rest: &[u8]) {
+    pub fn push(
+        &mut self,
+        due_ns: u64,
+        number: u64,
+        wall_ms: u64,
+        key: Option<&[u8]>,
+        rest: &[u8],
+    ) {
         let timestamp = (wall_ms + due_ns / 1_000_000) as i64;
         if self.due_ns.is_empty() {
             self.first_timestamp_ms = timestamp;
@@ -60,7 +78,7 @@ impl Batch {
         let length = 1
             + varint_len(time_delta)
             + varint_len(offset_delta)
-            + 1
+            + key.map_or(1, |k| varint_len(k.len() as i64) + k.len())
             + varint_len(value as i64)
             + value
             + 1;
@@ -69,22 +87,34 @@ impl Batch {
         out.push(0);
         put_varint(out, time_delta);
         put_varint(out, offset_delta);
-        put_varint(out, -1);
+        put_varint(out, key.map_or(-1, |k| k.len() as i64));
+        out.extend_from_slice(key.unwrap_or(&[]));
         put_varint(out, value as i64);
         out.extend_from_slice(&due_ns.to_be_bytes());
         out.extend_from_slice(&number.to_be_bytes());
         out.extend_from_slice(rest);
         out.push(0);
         self.due_ns.push(due_ns);
+        self.value_bytes += value as u64;
     }
 
-    /// Writes the header and the CRC; the batch as it goes on the wire. It holds at least one record.
-    pub fn seal(&mut self) -> &[u8] {
+    /// Compresses, writes the header and the CRC; the batch as it goes on the wire. It holds at least one record.
+    pub fn seal(&mut self, codec: Codec) -> &[u8] {
         assert!(!self.due_ns.is_empty(), "an empty batch is never sent");
-        let length = (self.bytes.len() - LENGTH_END) as i32;
         let count = self.due_ns.len() as i32;
+        let (id, epoch, sequence) = self.ids.unwrap_or((-1, -1, -1));
+        let bytes = match codec {
+            Codec::None => &mut self.bytes,
+            _ => {
+                self.packed.clear();
+                self.packed.resize(HEADER_BYTES, 0);
+                codec.compress(&self.bytes[HEADER_BYTES..], &mut self.packed);
+                &mut self.packed
+            }
+        };
+        let length = (bytes.len() - LENGTH_END) as i32;
         let mut at = 0;
-        let header = &mut self.bytes[..HEADER_BYTES];
+        let header = &mut bytes[..HEADER_BYTES];
         let mut put = |bytes: &[u8]| {
             header[at..at + bytes.len()].copy_from_slice(bytes);
             at += bytes.len();
@@ -94,18 +124,23 @@ impl Batch {
         put(&(-1i32).to_be_bytes()); // partition leader epoch
         put(&[2]); // magic
         put(&[0; 4]); // CRC, below
-        put(&0i16.to_be_bytes()); // attributes: no compression, create time
+        put(&(codec as i16).to_be_bytes()); // attributes: the codec, create time
         put(&(count - 1).to_be_bytes());
         put(&self.first_timestamp_ms.to_be_bytes());
         put(&self.max_timestamp_ms.to_be_bytes());
-        put(&(-1i64).to_be_bytes()); // producer id
-        put(&(-1i16).to_be_bytes()); // producer epoch
-        put(&(-1i32).to_be_bytes()); // base sequence
+        put(&id.to_be_bytes());
+        put(&epoch.to_be_bytes());
+        put(&sequence.to_be_bytes());
         put(&count.to_be_bytes());
-        let crc = crc32c::crc32c(&self.bytes[CRC_FROM..]);
-        self.bytes[CRC_AT..CRC_FROM].copy_from_slice(&crc.to_be_bytes());
-        &self.bytes
+        let crc = crc32c::crc32c(&bytes[CRC_FROM..]);
+        bytes[CRC_AT..CRC_FROM].copy_from_slice(&crc.to_be_bytes());
+        bytes
     }
+}
+
+/// A record of `rest` bytes behind its moment and its number, with a key of `key` bytes, takes at most so many bytes of a batch.
+pub fn record_bound(rest: usize, key: usize) -> usize {
+    MIN_RECORD_BYTES + rest + RECORD_OVERHEAD + key
 }
 
 /// Zigzag, then seven bits a byte.
@@ -141,10 +176,12 @@ fn take_varint(bytes: &[u8], at: &mut usize) -> Option<i64> {
 }
 
 /// Walks the batches of a fetched partition: `record(offset, due moment)` for each record from `from` on. Returns the offset behind the last
-/// whole batch, or what is wrong. An incomplete batch at the end is what a broker may send; control batches are passed over.
+/// whole batch, or what is wrong. An incomplete batch at the end is what a broker may send; control batches are passed over. `scratch` is for
+/// what is decompressed.
 pub fn walk(
     bytes: &[u8],
     from: i64,
+    scratch: &mut Vec<u8>,
     mut record: impl FnMut(i64, u64),
 ) -> Result<i64, &'static str> {
     let (mut at, mut next) = (0, from);
@@ -169,11 +206,17 @@ pub fn walk(
         let attributes = i16::from_be_bytes(array(&header[21..23]));
         let base = i64::from_be_bytes(array(&header[..8]));
         let last = base.saturating_add(i64::from(i32::from_be_bytes(array(&header[23..27]))));
-        if attributes & 0x7 != 0 {
-            return Err("a compressed batch, which was not sent");
-        }
         if attributes & 0x20 == 0 {
-            walk_records(batch, base, |offset, due| {
+            let count = i32::from_be_bytes(array(&header[57..61]));
+            let records = match Codec::of_attributes(attributes) {
+                Some(Codec::None) => &batch[HEADER_BYTES..],
+                Some(codec) => {
+                    codec.decompress(&batch[HEADER_BYTES..], scratch)?;
+                    &scratch[..]
+                }
+                None => return Err("a batch of a codec that doesn't exist"),
+            };
+            walk_records(records, count, base, |offset, due| {
                 if offset >= from {
                     record(offset, due);
                 }
@@ -188,12 +231,12 @@ pub fn walk(
 
 fn walk_records(
     batch: &[u8],
+    count: i32,
     base: i64,
     mut record: impl FnMut(i64, u64),
 ) -> Result<(), &'static str> {
     const TORN: &str = "a record that doesn't fit its batch";
-    let count = i32::from_be_bytes(array(&batch[57..61]));
-    let mut at = HEADER_BYTES;
+    let mut at = 0;
     for _ in 0..count {
         let length = take_varint(batch, &mut at)
             .and_then(|l| usize::try_from(l).ok())
@@ -236,10 +279,14 @@ mod tests {
         let mut batch = Batch::default();
         batch.begin(0);
         for (number, (due, rest)) in records.iter().enumerate() {
-            batch.push(*due, number as u64, 1_700_000_000_000, rest);
+            batch.push(*due, number as u64, 1_700_000_000_000, None, rest);
         }
-        batch.seal();
+        batch.seal(Codec::None);
         batch
+    }
+
+    fn walk(bytes: &[u8], from: i64, record: impl FnMut(i64, u64)) -> Result<i64, &'static str> {
+        super::walk(bytes, from, &mut Vec::new(), record)
     }
 
     proptest! {
@@ -268,14 +315,45 @@ mod tests {
             prop_assert_eq!(walked, expected);
         }
 
+        /// The same with keys, producer ids and each codec.
         #[test]
-        fn overhead_is_an_upper_bound(due in 0u64..u64::MAX / 2, size in 0usize..70_000) {
+        fn keyed_and_compressed_batches_too(
+            records in prop::collection::vec((0u64..100_000_000_000_000, any::<[u8; 16]>(), prop::collection::vec(0u8..3, 0..300)), 1..40),
+            codec in 0i16..5, id in 0i64..1 << 40, sequence in 0i32..i32::MAX
+        ) {
+            let codec = Codec::of_attributes(codec).unwrap();
             let mut batch = Batch::default();
             batch.begin(0);
-            batch.push(0, 0, 0, &[]);
+            batch.ids = Some((id, 3, sequence));
+            for (due, key, rest) in &records {
+                batch.push(*due, 1, 1_700_000_000_000, Some(key), rest);
+            }
+            prop_assert_eq!(batch.value_bytes, records.iter().map(|r| 16 + r.2.len() as u64).sum::<u64>());
+            let wire = batch.seal(codec).to_vec();
+            let set = RecordBatchDecoder::decode(&mut Bytes::copy_from_slice(&wire)).unwrap();
+            prop_assert_eq!(set.records.len(), records.len());
+            for (n, (found, (due, key, rest))) in set.records.iter().zip(&records).enumerate() {
+                let value = found.value.as_ref().unwrap();
+                prop_assert_eq!(&value[..8], due.to_be_bytes());
+                prop_assert_eq!(&value[16..], &rest[..]);
+                prop_assert_eq!(&found.key.as_ref().unwrap()[..], &key[..]);
+                prop_assert_eq!((found.producer_id, found.producer_epoch), (id, 3));
+                prop_assert_eq!(found.sequence, sequence.wrapping_add(n as i32));
+            }
+            let mut walked = Vec::new();
+            prop_assert_eq!(walk(&wire, 0, |_, due| walked.push(due)), Ok(records.len() as i64));
+            prop_assert_eq!(walked, records.iter().map(|r| r.0).collect::<Vec<_>>());
+        }
+
+        #[test]
+        fn overhead_is_an_upper_bound(due in 0u64..u64::MAX / 2, size in 0usize..70_000, key in 0usize..64) {
+            let mut batch = Batch::default();
+            batch.begin(0);
+            batch.push(0, 0, 0, None, &[]);
             let before = batch.len();
-            batch.push(due, 1, 0, &vec![7; size]);
-            prop_assert!(batch.len() - before <= MIN_RECORD_BYTES + size + RECORD_OVERHEAD);
+            let key = vec![1; key];
+            batch.push(due, 1, 0, (!key.is_empty()).then_some(&key[..]), &vec![7; size]);
+            prop_assert!(batch.len() - before <= record_bound(size, key.len()));
         }
 
         /// Bytes from a socket: no panic, whatever they are.

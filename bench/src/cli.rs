@@ -1,6 +1,9 @@
 //! The command line of `tailrace bench`.
 
-use std::path::PathBuf;
+mod max;
+mod versus;
+
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -9,11 +12,14 @@ use clap::{Args, Subcommand};
 
 use crate::error::Error;
 use crate::null::{NullResponder, Stall};
+use crate::report::Material;
 use crate::result::RunResult;
 use crate::run::{self, Options};
 use crate::self_check::{self, SelfCheck};
 use crate::workload::Workload;
 use crate::{compare, report, result, shipped};
+use max::MaxArgs;
+use versus::VersusArgs;
 
 #[derive(Debug, Subcommand)]
 pub enum BenchCommand {
@@ -27,10 +33,24 @@ pub enum BenchCommand {
     Report(ReportArgs),
     /// Set runs of two brokers against each other, pair by pair
     Compare(CompareArgs),
+    /// Find the highest rate that a broker holds
+    Max(MaxArgs),
+    /// Start brokers in turns, and tell how many times better this one is
+    Versus(VersusArgs),
     /// Print the workloads that come with it, or one of them
     Workloads { name: Option<String> },
-    /// Print the JSON schema of result files
-    Schema,
+    /// Print the JSON schema of result files, or those of `versus` and `max`
+    Schema {
+        #[arg(value_enum, default_value_t = SchemaOf::Run)]
+        of: SchemaOf,
+    },
+}
+
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+pub enum SchemaOf {
+    Run,
+    Versus,
+    Max,
 }
 
 #[derive(Debug, Args)]
@@ -40,6 +60,9 @@ pub struct RunArgs {
     /// A key of the workload that is to differ, e.g. load.rate=20000; may be repeated
     #[arg(short, long = "set", value_name = "KEY=VALUE")]
     pub set: Vec<String>,
+    /// The share of the workload's rate, e.g. 0.1
+    #[arg(long, default_value_t = 1.0)]
+    pub scale: f64,
     /// The broker to start from
     #[arg(
         short,
@@ -55,6 +78,9 @@ pub struct RunArgs {
     /// The broker's process, whose CPU, memory and writes are to be counted
     #[arg(long)]
     pub pid: Option<u32>,
+    /// Where the broker keeps its data on this machine: what goes to the disk below it is to be counted
+    #[arg(long, value_name = "DIR")]
+    pub data_dir: Option<PathBuf>,
     /// What the broker is called in the result
     #[arg(long)]
     pub label: Option<String>,
@@ -64,6 +90,9 @@ pub struct RunArgs {
     /// Where the interval log goes, in HdrHistogram's format
     #[arg(long, value_name = "FILE")]
     pub hlog: Option<PathBuf>,
+    /// Whose client carries the load
+    #[arg(long, value_enum, default_value_t)]
+    pub client: run::ClientKind,
     /// Leave the run's topics
     #[arg(long)]
     pub keep_topics: bool,
@@ -117,13 +146,13 @@ pub struct NullArgs {
 
 #[derive(Debug, Args)]
 pub struct ReportArgs {
-    /// Result files of `run --output`
+    /// Result files of `run`, and of `versus`
     #[arg(required = true)]
     pub results: Vec<PathBuf>,
     /// Where the page goes
     #[arg(short, long, value_name = "FILE", default_value = "bench.html")]
     pub output: PathBuf,
-    /// Where the percentile curves go, as SVG
+    /// Where the percentile curves go, as SVG; of a comparison, those of its first workload
     #[arg(long, value_name = "FILE")]
     pub svg: Option<PathBuf>,
 }
@@ -147,8 +176,15 @@ pub fn run(command: BenchCommand) -> Result<(), Error> {
         BenchCommand::Report(args) => report(&args),
         BenchCommand::Compare(args) => compare(&args),
         BenchCommand::Workloads { name } => workloads(name.as_deref()),
-        BenchCommand::Schema => {
-            print!("{}", result::schema());
+        BenchCommand::Max(args) => max::run(args),
+        BenchCommand::Versus(args) => versus::run(args),
+        BenchCommand::Schema { of } => {
+            let schema = match of {
+                SchemaOf::Run => result::schema(),
+                SchemaOf::Max => crate::max::schema(),
+                SchemaOf::Versus => crate::versus::schema(),
+            };
+            print!("{schema}");
             Ok(())
         }
     }
@@ -165,20 +201,28 @@ fn stop_flag() -> Result<Arc<AtomicBool>, Error> {
     Ok(flag)
 }
 
-fn run_workload(args: RunArgs) -> Result<(), Error> {
-    let options = Options {
+fn options(args: RunArgs) -> Result<Options, Error> {
+    Ok(Options {
         bootstrap: args.broker,
-        workload: read_workload(&args.workload, &args.set)?,
+        workload: read_workload(&args.workload, &args.set, args.scale)?,
         cpus: args.cpus,
         pid: args.pid,
+        data_dir: args.data_dir,
         label: args.label,
         hlog: args.hlog,
         keep_topics: args.keep_topics,
         quiet: args.quiet,
-    };
+        client: args.client,
+        end_after: None,
+    })
+}
+
+fn run_workload(args: RunArgs) -> Result<(), Error> {
+    let output = args.output.clone();
+    let options = options(args)?;
     let stop = stop_flag()?;
     let result = run::measure(&options, &stop)?;
-    if let Some(path) = &args.output {
+    if let Some(path) = &output {
         write_json(path, &result)?;
     }
     print!("{}", run::summary(&result));
@@ -190,12 +234,21 @@ fn run_workload(args: RunArgs) -> Result<(), Error> {
 
 fn write_json(path: &PathBuf, value: &impl serde::Serialize) -> Result<(), Error> {
     let text = serde_json::to_string_pretty(value)
-        .map_err(|e| Error::Usage(format!("the result can't be written: {e}")))?;
-    std::fs::write(path, text + "\n").map_err(Error::io(path.display().to_string()))
+        .map_err(|e| Error::Usage(format!("the result can't be written: {e}")))?
+        + "\n";
+    // Whole at any time: a reader sees the old one or the new one. A pipe can't be replaced.
+    let written = match path.exists() && !path.is_file() {
+        true => std::fs::write(path, text),
+        false => {
+            let new = path.with_added_extension("new");
+            std::fs::write(&new, text).and_then(|()| std::fs::rename(&new, path))
+        }
+    };
+    written.map_err(Error::io(path.display().to_string()))
 }
 
-/// A file, or a shipped workload, with single keys replaced.
-fn read_workload(name: &str, set: &[String]) -> Result<Workload, Error> {
+/// A file, or a shipped workload, with single keys replaced, at a share of its rate.
+fn read_workload(name: &str, set: &[String], scale: f64) -> Result<Workload, Error> {
     let text = match shipped(name) {
         Some(text) => text.to_owned(),
         None => std::fs::read_to_string(name).map_err(Error::io(format!(
@@ -208,7 +261,9 @@ fn read_workload(name: &str, set: &[String]) -> Result<Workload, Error> {
     for setting in set {
         replace(&mut table, setting)?;
     }
-    Workload::parse(&table.to_string()).map_err(|e| match e {
+    let workload = Workload::parse(&table.to_string()).map(|w| w.scaled(scale));
+    let checked = workload.and_then(|w| w.check().map(|()| w));
+    checked.map_err(|e| match e {
         Error::Usage(what) => Error::Usage(format!("{name}: {what}")),
         other => other,
     })
@@ -280,35 +335,53 @@ fn respond(args: &NullArgs) -> Result<(), Error> {
     Ok(())
 }
 
-/// Reads result files, of this format only.
-fn read_results(paths: &[PathBuf]) -> Result<Vec<RunResult>, Error> {
-    let mut runs: Vec<RunResult> = Vec::new();
-    for path in paths {
-        let name = path.display().to_string();
-        let text = std::fs::read_to_string(path).map_err(Error::io(&name))?;
-        let run: RunResult =
-            serde_json::from_str(&text).map_err(|e| Error::Usage(format!("{name}: {e}")))?;
-        if run.format != result::FORMAT {
-            return Err(Error::Usage(format!(
-                "{name} is of format {}, not {}",
-                run.format,
-                result::FORMAT
-            )));
+/// Reads a result file, of a format that this version knows.
+fn read_file(path: &Path, material: &mut Material) -> Result<(), Error> {
+    let name = path.display().to_string();
+    let text = std::fs::read_to_string(path).map_err(Error::io(&name))?;
+    let wrong = |e: serde_json::Error| Error::Usage(format!("{name}: {e}"));
+    let value: serde_json::Value = serde_json::from_str(&text).map_err(wrong)?;
+    match value.get("format").and_then(|f| f.as_str()) {
+        Some(result::FORMAT) => {
+            let run = serde_json::from_value(value).map_err(wrong)?;
+            material.runs.push(run);
         }
-        runs.push(run);
+        Some(crate::versus::FORMAT) => {
+            let versus = serde_json::from_value(value).map_err(wrong)?;
+            material.comparisons.push(versus);
+        }
+        other => {
+            let format = other.unwrap_or("no format at all");
+            return Err(Error::Usage(format!("{name} is of {format}")));
+        }
     }
-    Ok(runs)
+    Ok(())
+}
+
+/// Reads results of single runs.
+fn read_results(paths: &[PathBuf]) -> Result<Vec<RunResult>, Error> {
+    let mut material = Material::default();
+    for path in paths {
+        read_file(path, &mut material)?;
+    }
+    if !material.comparisons.is_empty() {
+        return Err(Error::Usage("it takes results of single runs".into()));
+    }
+    Ok(material.runs)
 }
 
 fn compare(args: &CompareArgs) -> Result<(), Error> {
     let (ours, theirs) = (read_results(&args.ours)?, read_results(&args.theirs)?);
-    let ratios = compare::compare(&ours, &theirs)?;
+    fn refs(runs: &[RunResult]) -> Vec<&RunResult> {
+        runs.iter().collect()
+    }
+    let ratios = compare::compare(&refs(&ours), &refs(&theirs))?;
     let name = |runs: &[RunResult]| {
-        runs[0]
-            .broker
+        let broker = &runs[0].broker;
+        broker
             .label
             .clone()
-            .unwrap_or_else(|| runs[0].broker.bootstrap.clone())
+            .unwrap_or_else(|| broker.bootstrap.clone())
     };
     print!(
         "{}",
@@ -318,15 +391,17 @@ fn compare(args: &CompareArgs) -> Result<(), Error> {
 }
 
 fn report(args: &ReportArgs) -> Result<(), Error> {
-    let runs = read_results(&args.results)?;
-    let named = report::name(&runs);
+    let mut material = Material::default();
+    for path in &args.results {
+        read_file(path, &mut material)?;
+    }
     let write = |path: &PathBuf, text: String| {
         std::fs::write(path, text).map_err(Error::io(path.display().to_string()))
     };
-    write(&args.output, report::page(&named))?;
+    write(&args.output, report::page(&material))?;
     args.svg
-        .iter()
-        .try_for_each(|path| write(path, report::curves(&named) + "\n"))
+        .as_ref()
+        .map_or(Ok(()), |path| write(path, report::curves(&material)))
 }
 
 fn workloads(name: Option<&str>) -> Result<(), Error> {
@@ -338,7 +413,7 @@ fn workloads(name: Option<&str>) -> Result<(), Error> {
                 .unwrap_or("")
                 .trim_start_matches('#')
                 .trim();
-            println!("{name:<22} {first}");
+            println!("{name:<18} {first}");
         }),
         Some(name) => match shipped(name) {
             Some(text) => print!("{text}"),
@@ -359,6 +434,7 @@ mod tests {
             read_workload(
                 "latency-12",
                 &s.iter().map(|s| s.to_string()).collect::<Vec<_>>(),
+                1.0,
             )
         };
         let w = set(&[
@@ -379,8 +455,14 @@ mod tests {
         for wrong in ["load.rate", "load.rat=5", "load.rate=x", "name.x=5"] {
             assert!(matches!(set(&[wrong]), Err(Error::Usage(_))), "{wrong}");
         }
+        let half = read_workload("latency-12", &[], 0.5).unwrap();
+        assert_eq!(
+            (half.load.rate, half.name.as_str()),
+            (2_500.0, "latency-12 × 0.5")
+        );
+        assert!(read_workload("latency-12", &[], 0.0).is_err());
         assert!(matches!(
-            read_workload("/nowhere", &[]),
+            read_workload("/nowhere", &[], 1.0),
             Err(Error::Io { .. })
         ));
     }

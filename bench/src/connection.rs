@@ -24,6 +24,16 @@ pub struct Connection {
 impl Connection {
     pub fn open(address: &str, token: usize, poll: &Poll) -> Result<Connection, Error> {
         let stream = crate::control::connect(address)?;
+        Connection::on(stream, address, token, poll)
+    }
+
+    /// On a socket that is connected.
+    pub fn on(
+        stream: TcpStream,
+        address: &str,
+        token: usize,
+        poll: &Poll,
+    ) -> Result<Connection, Error> {
         stream
             .set_nonblocking(true)
             .map_err(Error::io("a socket"))?;
@@ -42,7 +52,7 @@ impl Connection {
     }
 
     fn lost(&self, why: impl std::fmt::Display) -> Error {
-        Error::Broker(format!("the connection to {} is lost: {why}", self.address))
+        Error::Lost(format!("the connection to {} is lost: {why}", self.address))
     }
 
     /// Hands the socket what it takes.

@@ -53,8 +53,13 @@ pub struct Control {
 impl Control {
     /// Connects and makes sure that the broker speaks what the instrument does; Fetch only if there are `consumers`.
     pub fn connect(address: &str, consumers: bool) -> Result<Control, Error> {
+        Control::connect_with(address, consumers, limits::CONTROL_TIMEOUT_S)
+    }
+
+    /// The same, each request answered within so many seconds.
+    pub fn connect_with(address: &str, consumers: bool, within_s: u64) -> Result<Control, Error> {
         let stream = connect(address)?;
-        let timeout = Some(Duration::from_secs(limits::CONTROL_TIMEOUT_S));
+        let timeout = Some(Duration::from_secs(within_s));
         stream
             .set_read_timeout(timeout)
             .map_err(Error::io("a socket"))?;
@@ -139,6 +144,46 @@ impl Control {
             }
             std::thread::sleep(Duration::from_millis(50));
         }
+    }
+
+    /// Who leads the partitions now, by the numbers that the brokers have in `known`; none while one is led by nobody that is known.
+    pub fn leaders(&mut self, known: &Cluster) -> Result<Option<Vec<usize>>, Error> {
+        let names = &known.topics;
+        let metadata = self.call(
+            |out| protocol::metadata(out, names),
+            protocol::read_metadata,
+        )?;
+        let most = |topic: usize| known.partitions.iter().filter(|p| p.topic == topic).count();
+        let Some(now) = cluster(&metadata, names, most(0)) else {
+            return Ok(None);
+        };
+        let number = |p: &Partition| {
+            let address = &now.brokers[p.leader];
+            known.brokers.iter().position(|b| b == address)
+        };
+        Ok(now.partitions.iter().map(number).collect())
+    }
+
+    /// Ids for so many idempotent producers.
+    pub fn producer_ids(&mut self, count: usize) -> Result<Vec<(i64, i16)>, Error> {
+        let deadline = Instant::now() + Duration::from_secs(limits::LEADERS_WITHIN_S);
+        let mut ids = Vec::with_capacity(count);
+        while ids.len() < count {
+            let (error, id, epoch) =
+                self.call(protocol::init_producer_id, protocol::read_init_producer_id)?;
+            match error {
+                0 => ids.push((id, epoch)),
+                // A broker that has just started: loading, not available, not the coordinator.
+                14..=16 if Instant::now() < deadline => {
+                    std::thread::sleep(Duration::from_millis(50));
+                }
+                _ => {
+                    let error = protocol::error_name(error);
+                    return Err(Error::Broker(format!("it gives no producer id: {error}")));
+                }
+            }
+        }
+        Ok(ids)
     }
 
     pub fn delete(&mut self, names: &[String]) -> Result<(), Error> {

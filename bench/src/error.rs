@@ -12,9 +12,15 @@ pub enum Error {
     /// The broker refused, wasn't reached, or answered what isn't the protocol.
     #[error("the broker: {0}")]
     Broker(String),
+    /// A connection ended; what was under way on it may be sent again on another.
+    #[error("the broker: {0}")]
+    Lost(String),
     /// The run was carried out, and its figures must not be used.
     #[error("NOT A RESULT: {}", .0.join("; "))]
     NotAResult(Vec<String>),
+    /// It was ended before there was anything to keep.
+    #[error("ended early")]
+    Interrupted,
     /// The instrument failed its own check.
     #[error("the self-check failed: {}", .0.join("; "))]
     SelfCheck(Vec<String>),

@@ -5,8 +5,9 @@
 //!
 //! The crate stands alone: it knows the protocol and nothing of Tailrace's other crates. Read in this order: [`workload`] (what is asked for),
 //! [`schedule`] (when records are due), [`producer`] and [`consumer`] (pure: batches, requests, answers), [`measure`] and [`little`] (what is counted),
-//! [`worker`] (one thread of the load), [`run`] (a whole run), [`result`] (what it leaves), [`report`] and [`compare`] (the same for people), [`self_check`] (whether the instrument itself can be trusted).
-//! [`batch`], [`wire`], [`protocol`], [`connection`], [`control`] and [`poll`] are the client's lower half; every bound is in [`limits`].
+//! [`worker`] (one thread of the load), [`run`] and [`watch`] (a whole run, from inside and from outside its threads), [`result`] (what it leaves), [`report`] and [`compare`] (the same for people),
+//! [`side`] and [`versus`] (brokers in turns), [`slo`] and [`max`] (the highest rate that holds), [`self_check`] (whether the instrument itself can be trusted).
+//! [`batch`], [`wire`], [`protocol`], [`codec`], [`connection`], [`control`], [`recovery`] and [`poll`] are the client's lower half; every bound is in [`limits`].
 
 #![allow(
     clippy::disallowed_methods,
@@ -17,72 +18,85 @@
 pub mod batch;
 pub mod cli;
 pub mod clock;
+pub mod codec;
 pub mod compare;
 pub mod connection;
 pub mod consumer;
 pub mod control;
+pub mod device;
 pub mod error;
+pub mod faults;
 pub mod hlog;
+#[cfg(feature = "librdkafka")]
+pub mod librdkafka;
 pub mod limits;
 pub mod little;
 pub mod machine;
+pub mod max;
 pub mod measure;
 pub mod null;
 pub mod poll;
 pub mod process;
 pub mod producer;
 pub mod protocol;
+pub mod records;
+pub mod recovery;
 pub mod report;
 pub mod result;
 pub mod run;
 pub mod schedule;
 pub mod self_check;
+pub mod side;
+pub mod slo;
+pub mod summary;
+pub mod versus;
+pub mod watch;
 pub mod wire;
 pub mod worker;
 pub mod workload;
 
 pub use error::Error;
 
+macro_rules! workloads {
+    ($($name:literal),* $(,)?) => {
+        &[$(($name, include_str!(concat!("../workloads/", $name, ".toml")))),*]
+    };
+}
+
 /// The workloads that come with the instrument, by name.
-pub const SHIPPED: &[(&str, &str)] = &[
-    ("clients-50", include_str!("../workloads/clients-50.toml")),
-    ("end-to-end", include_str!("../workloads/end-to-end.toml")),
-    (
-        "flat-out-100b",
-        include_str!("../workloads/flat-out-100b.toml"),
-    ),
-    ("flat-out-1k", include_str!("../workloads/flat-out-1k.toml")),
-    (
-        "flat-out-64k",
-        include_str!("../workloads/flat-out-64k.toml"),
-    ),
-    (
-        "latency-1000",
-        include_str!("../workloads/latency-1000.toml"),
-    ),
-    (
-        "latency-1000-20k",
-        include_str!("../workloads/latency-1000-20k.toml"),
-    ),
-    ("latency-12", include_str!("../workloads/latency-12.toml")),
-    (
-        "latency-12-20k",
-        include_str!("../workloads/latency-12-20k.toml"),
-    ),
-    ("low-rate", include_str!("../workloads/low-rate.toml")),
-    (
-        "one-at-a-time",
-        include_str!("../workloads/one-at-a-time.toml"),
-    ),
-    (
-        "partitions-1",
-        include_str!("../workloads/partitions-1.toml"),
-    ),
-    (
-        "partitions-100",
-        include_str!("../workloads/partitions-100.toml"),
-    ),
-    ("poisson-12", include_str!("../workloads/poisson-12.toml")),
+pub const SHIPPED: &[(&str, &str)] = workloads![
+    "backlog-drain",
+    "clients-50-1",
+    "clients-50-16",
+    "clients-50-100",
+    "clients-50-288",
+    "clients-50-10000",
+    "cold-replay",
+    "driver-latency",
+    "driver-throughput",
+    "end-to-end",
+    "flat-out-1k",
+    "flat-out-64k",
+    "flat-out-100b",
+    "idempotent-12",
+    "keyed-small",
+    "latency-12",
+    "latency-12-20k",
+    "latency-1000",
+    "latency-1000-20k",
+    "leader-killed",
+    "low-rate",
+    "mixed-sizes",
+    "one-at-a-time",
+    "partitions-1",
+    "partitions-16",
+    "partitions-100",
+    "partitions-288",
+    "partitions-10000",
+    "poisson-12",
+    "ramp",
+    "retention",
+    "standstill",
 ];
 
 /// The text of a shipped workload.

@@ -10,9 +10,9 @@ pub const FETCH_WAIT_MS: i32 = 500;
 /// How long a broker may take for a produce request, in milliseconds.
 pub const PRODUCE_TIMEOUT_MS: i32 = 30_000;
 /// How long one request of the set-up (metadata, topics) may take, in seconds.
-pub const CONTROL_TIMEOUT_S: u64 = 60;
+pub const CONTROL_TIMEOUT_S: u64 = 240;
 /// How long new topics may take until every partition has a leader, in seconds.
-pub const LEADERS_WITHIN_S: u64 = 120;
+pub const LEADERS_WITHIN_S: u64 = 240;
 /// Records that one producer generates before the loop looks at its sockets again.
 pub const RECORDS_PER_TURN: usize = 512;
 /// Bytes read from a socket at once.
@@ -39,3 +39,14 @@ pub const MAX_BUFFER_BYTES: usize = 8 << 30;
 pub const GENERATOR_LAG_NS: u64 = 1_000_000;
 /// Interval figures kept of a run (a week of seconds).
 pub const MAX_INTERVALS: usize = 700_000;
+/// What a batch may hold when its compression is taken off, in bytes.
+pub const MAX_BATCH_BYTES: usize = 64 << 20;
+/// How long a command of the timeline may take beyond the run's end, in seconds.
+pub const FAULT_WITHIN_S: u64 = 10;
+/// How long a broker that a comparison starts may take until it answers, and until it has ended, in seconds.
+pub const BROKER_WITHIN_S: u64 = 180;
+pub const BROKER_ENDS_WITHIN_S: u64 = 60;
+/// How long a client waits before it tries again what was refused or wasn't reached, in nanoseconds.
+pub const RETRY_AFTER_NS: u64 = 50_000_000;
+/// How long a broker may take to say who leads, in a run that goes on meanwhile, in seconds.
+pub const LEADERS_TIMEOUT_S: u64 = 2;

@@ -72,11 +72,17 @@ pub struct Totals {
     pub held_back: u64,
     /// Records acknowledged within the window, whenever they were due.
     pub acknowledged_in_window: u64,
+    /// Bytes of their values.
+    pub bytes_in_window: u64,
+    /// The same of the whole load.
+    pub acknowledged_bytes: u64,
     /// Records due within the window without an acknowledgement, or refused.
     pub unfinished: u64,
     pub errors: BTreeMap<i16, u64>,
     pub requests: u64,
     pub batches: u64,
+    /// Batches sent again.
+    pub retried: u64,
     /// Latencies of the records in `produce`, and what of all records' time under way falls in the window: exact, for Little's law.
     pub latency_sum_ns: u128,
     pub overlap_sum_ns: u128,
@@ -90,10 +96,13 @@ impl Default for Totals {
             lag: histogram(),
             held_back: 0,
             acknowledged_in_window: 0,
+            bytes_in_window: 0,
+            acknowledged_bytes: 0,
             unfinished: 0,
             errors: BTreeMap::new(),
             requests: 0,
             batches: 0,
+            retried: 0,
             latency_sum_ns: 0,
             overlap_sum_ns: 0,
         }
@@ -111,9 +120,12 @@ impl Totals {
         }
         self.held_back += other.held_back;
         self.acknowledged_in_window += other.acknowledged_in_window;
+        self.bytes_in_window += other.bytes_in_window;
+        self.acknowledged_bytes += other.acknowledged_bytes;
         self.unfinished += other.unfinished;
         self.requests += other.requests;
         self.batches += other.batches;
+        self.retried += other.retried;
         self.latency_sum_ns += other.latency_sum_ns;
         self.overlap_sum_ns += other.overlap_sum_ns;
         for (code, count) in &other.errors {
@@ -164,6 +176,14 @@ impl Recorder {
         }
         if self.counts(due_ns) {
             self.latency(due_ns, now_ns);
+        }
+    }
+
+    /// Bytes of values that were acknowledged.
+    pub fn acknowledged_bytes(&mut self, bytes: u64, now_ns: u64) {
+        self.totals.acknowledged_bytes += bytes;
+        if self.counts(now_ns) {
+            self.totals.bytes_in_window += bytes;
         }
     }
 

@@ -151,6 +151,7 @@ fn answer(request: &[u8], out: &mut Vec<u8>, state: &State) -> Result<(), Malfor
         protocol::METADATA => metadata(&mut r, out, state)?,
         protocol::CREATE_TOPICS => create_topics(&mut r, out, state)?,
         protocol::DELETE_TOPICS => delete_topics(&mut r, out, state)?,
+        protocol::INIT_PRODUCER_ID => init_producer_id(&mut r, out)?,
         protocol::PRODUCE => produce(&mut r, out, state)?,
         _ => return Err(Malformed),
     }
@@ -178,6 +179,7 @@ fn api_versions(out: &mut Vec<u8>) {
         protocol::API_VERSIONS,
         protocol::CREATE_TOPICS,
         protocol::DELETE_TOPICS,
+        protocol::INIT_PRODUCER_ID,
     ];
     put_i16(out, 0);
     put_i32(out, spoken.len() as i32);
@@ -274,6 +276,16 @@ fn delete_topics(r: &mut Reader, out: &mut Vec<u8>, state: &State) -> Result<(),
         put_string(out, name);
         put_i16(out, if gone { 0 } else { 3 });
     }
+    Ok(())
+}
+
+fn init_producer_id(r: &mut Reader, out: &mut Vec<u8>) -> Result<(), Malformed> {
+    r.nullable_string()?;
+    r.i32()?;
+    put_i32(out, 0);
+    put_i16(out, 0);
+    out.extend_from_slice(&1i64.to_be_bytes());
+    put_i16(out, 0);
     Ok(())
 }
 

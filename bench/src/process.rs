@@ -100,14 +100,14 @@ fn cpu_ticks(stat: &str) -> Option<(u64, u64)> {
     Some((fields.next()?.parse().ok()?, fields.next()?.parse().ok()?))
 }
 
-/// What was used between two readings that lie `seconds` apart, beside so many records acknowledged.
+/// What was used between two readings that lie `seconds` apart, beside so many records acknowledged and bytes of their values.
 pub fn figures(
     pid: u32,
     before: Counters,
     after: Counters,
     seconds: f64,
     records: u64,
-    record_bytes: usize,
+    bytes: u64,
 ) -> ProcessFigures {
     // SAFETY: no pointer; the number of clock ticks a second.
     let ticks = unsafe { libc::sysconf(libc::_SC_CLK_TCK) }.max(1) as f64;
@@ -138,7 +138,7 @@ pub fn figures(
         voluntary_switches: grown(before.voluntary_switches, after.voluntary_switches),
         involuntary_switches: grown(before.involuntary_switches, after.involuntary_switches),
         written_bytes: written,
-        written_per_produced: written.map(|w| per(w as f64, records as f64 * record_bytes as f64)),
+        written_per_produced: written.map(|w| per(w as f64, bytes as f64)),
     }
 }
 
@@ -166,7 +166,7 @@ mod tests {
         let sleeper =
             || (0..50).for_each(|_| std::thread::sleep(std::time::Duration::from_millis(1)));
         std::thread::spawn(sleeper).join().unwrap();
-        let found = figures(pid, before, read(pid).unwrap(), 0.2, 100, 10);
+        let found = figures(pid, before, read(pid).unwrap(), 0.2, 100, 1000);
         assert!(found.voluntary_switches >= 50, "{found:?}");
         assert!(found.user_cpu_s + found.system_cpu_s > 0.0, "{found:?}");
         assert!(found.rss_bytes > 1 << 20 && found.peak_rss_bytes >= found.rss_bytes / 2);

@@ -8,10 +8,11 @@
 
 use std::collections::VecDeque;
 
-use crate::batch::{Batch, HEADER_BYTES, RECORD_OVERHEAD};
+use crate::batch::{Batch, HEADER_BYTES, record_bound};
 use crate::control::Cluster;
 use crate::limits;
 use crate::measure::Recorder;
+use crate::records::{KEY_BYTES, Maker, partition_of, rest_of};
 use crate::schedule::Schedule;
 use crate::workload::{Mode, Partitioner, Workload};
 
@@ -24,6 +25,11 @@ pub struct Request {
 /// What goes to one broker.
 #[derive(Default)]
 struct Lane {
+    /// What must be sent again, oldest first; it goes before anything else.
+    again: VecDeque<Batch>,
+    /// Nothing goes before this moment, nor while the connection is lost.
+    not_before_ns: u64,
+    down: bool,
     /// Open batches in the order in which they were begun: partition, the batch's number, when it may go.
     waiting: VecDeque<(usize, u64, u64)>,
     full: VecDeque<Batch>,
@@ -34,7 +40,14 @@ pub struct Producer {
     mode: Mode,
     /// None in a closed loop.
     schedule: Option<Schedule>,
-    record_rest: usize,
+    maker: Maker,
+    /// At most so many bytes of a batch are taken by the smallest record.
+    least: usize,
+    /// Partitions of a topic, for keys.
+    partitions: usize,
+    id: Option<(i64, i16)>,
+    /// The next sequence number of each partition.
+    sequences: Vec<i32>,
     batch_bytes: usize,
     max_in_flight: usize,
     max_request_bytes: usize,
@@ -70,13 +83,19 @@ impl Producer {
         cluster: &Cluster,
         index: usize,
         schedule: Option<Schedule>,
+        id: Option<(i64, i16)>,
     ) -> Producer {
         let (load, client) = (&workload.load, &workload.client);
         let partitions = cluster.partitions.len();
+        let maker = Maker::new(workload, index);
+        let key_bytes = if maker.keyed() { KEY_BYTES } else { 0 };
         Producer {
             mode: load.mode,
             schedule,
-            record_rest: load.record_bytes - crate::workload::MIN_RECORD_BYTES,
+            least: record_bound(rest_of(maker.smallest()), key_bytes),
+            partitions: workload.topics.partitions as usize,
+            id,
+            sequences: vec![0; if id.is_some() { partitions } else { 0 }],
             batch_bytes: client.batch_bytes,
             max_in_flight: client.max_in_flight,
             max_request_bytes: client.max_request_bytes,
@@ -84,9 +103,12 @@ impl Producer {
             linger_ns: match load.mode {
                 Mode::Open => (client.linger_ms * 1e6) as u64,
                 Mode::OneAtATime => 0,
+                // Keys spread over more partitions than batches may be filled at once.
+                Mode::FlatOut if maker.keyed() => 0,
                 // Only full batches go; the end of the run sends the rest.
                 Mode::FlatOut => u64::MAX,
             },
+            maker,
             sticky: client.partitioner == Partitioner::Sticky || load.mode == Mode::FlatOut,
             leaders: cluster.partitions.iter().map(|p| p.leader).collect(),
             open: (0..partitions).map(|_| None).collect(),
@@ -168,12 +190,31 @@ impl Producer {
     }
 
     fn append(&mut self, due_ns: u64, now_ns: u64, wall_ms: u64, pool: &[u8]) {
-        let partition = self.next_partition;
-        let record = self.record_rest + crate::workload::MIN_RECORD_BYTES + RECORD_OVERHEAD;
+        let (key, rest) = (self.maker.key(), rest_of(self.maker.size()));
+        let bound = record_bound(rest, key.map_or(0, |k| k.len()));
+        let partition = loop {
+            let partition = match &key {
+                // Topics in turn, within one the partition of the key.
+                Some(key) => {
+                    let topics = self.open.len() / self.partitions;
+                    let topic = self.next_number as usize % topics;
+                    topic * self.partitions + partition_of(key, self.partitions)
+                }
+                None => self.next_partition,
+            };
+            match &self.open[partition] {
+                Some((_, batch)) if batch.len() + bound > self.batch_bytes => self.close(partition),
+                _ => break partition,
+            }
+            if self.sticky {
+                self.turn_from(partition);
+            }
+        };
         if self.open[partition].is_none() {
             let mut batch = self.spare_batches.pop().unwrap_or_default();
             batch.begin(partition);
             self.next_batch += 1;
+            batch.number = self.next_batch;
             let may_go = now_ns.saturating_add(self.linger_ns);
             self.lanes[self.leaders[partition]].waiting.push_back((
                 partition,
@@ -191,19 +232,25 @@ impl Producer {
             due_ns,
             self.next_number,
             wall_ms,
-            &pool[self.cursor..self.cursor + self.record_rest],
+            key.as_ref().map(|k| &k[..]),
+            &pool[self.cursor..self.cursor + rest],
         );
         self.held_bytes += batch.len() - before;
         self.unsent_bytes += batch.len() - before;
         self.next_number += 1;
         self.outstanding += 1;
-        if batch.len() + record > self.batch_bytes {
-            let (_, batch) = self.open[partition].take().expect("it is open");
-            self.lanes[self.leaders[partition]].full.push_back(batch);
+        if batch.len() + self.least > self.batch_bytes {
+            self.close(partition);
             self.turn_from(partition);
         } else if !self.sticky {
             self.turn_from(partition);
         }
+    }
+
+    /// The open batch of a partition takes no more records.
+    fn close(&mut self, partition: usize) {
+        let (_, batch) = self.open[partition].take().expect("it is open");
+        self.lanes[self.leaders[partition]].full.push_back(batch);
     }
 
     fn turn_from(&mut self, partition: usize) {
@@ -228,7 +275,14 @@ impl Producer {
             self.taken_by[partition] = correlation;
             size += length;
             self.unsent_bytes -= length;
-            batches.push(self.take_first(lane));
+            let mut batch = self.take_first(lane);
+            // What is sent again keeps its numbers: the broker knows it by them.
+            if let (Some((id, epoch)), None) = (self.id, batch.ids) {
+                let sequence = &mut self.sequences[partition];
+                batch.ids = Some((id, epoch, *sequence));
+                *sequence = sequence.wrapping_add(batch.due_ns.len() as i32) & i32::MAX;
+            }
+            batches.push(batch);
         }
         if batches.is_empty() {
             self.spare_lists.push(batches);
@@ -246,7 +300,20 @@ impl Producer {
 
     /// Partition and length of the batch that goes next.
     fn first(&mut self, lane: usize, now_ns: u64) -> Option<(usize, usize)> {
-        let Lane { waiting, full, .. } = &mut self.lanes[lane];
+        let Lane {
+            waiting,
+            full,
+            again,
+            not_before_ns,
+            down,
+            ..
+        } = &mut self.lanes[lane];
+        if *down || *not_before_ns > now_ns {
+            return None;
+        }
+        if let Some(batch) = again.front() {
+            return Some((batch.partition, batch.len()));
+        }
         let open = &self.open;
         // What became full went before its time.
         let is_open =
@@ -266,8 +333,13 @@ impl Producer {
     }
 
     fn take_first(&mut self, lane: usize) -> Batch {
-        let Lane { waiting, full, .. } = &mut self.lanes[lane];
-        if let Some(batch) = full.pop_front() {
+        let Lane {
+            waiting,
+            full,
+            again,
+            ..
+        } = &mut self.lanes[lane];
+        if let Some(batch) = again.pop_front().or_else(|| full.pop_front()) {
             return batch;
         }
         let (partition, ..) = waiting.pop_front().expect("`first` found it");
@@ -291,6 +363,61 @@ impl Producer {
         self.spare_lists.push(request.batches);
     }
 
+    /// Sends a batch of an answered request again, after a while.
+    pub fn again(&mut self, batch: Batch, now_ns: u64) {
+        self.unsent_bytes += batch.len();
+        // The leader may have changed since it was sent.
+        let lane = &mut self.lanes[self.leaders[batch.partition]];
+        lane.not_before_ns = now_ns + limits::RETRY_AFTER_NS;
+        let place = lane.again.partition_point(|b| b.number < batch.number);
+        lane.again.insert(place, batch);
+    }
+
+    /// The connection to a broker is lost: what was under way is sent again when there is another. How many batches that are.
+    pub fn lost(&mut self, lane: usize, now_ns: u64) -> u64 {
+        self.lanes[lane].down = true;
+        let mut count = 0;
+        while let Some(mut request) = self.lanes[lane].in_flight.pop_front() {
+            for batch in request.batches.drain(..) {
+                self.again(batch, now_ns);
+                count += 1;
+            }
+            self.spare_lists.push(request.batches);
+        }
+        count
+    }
+
+    /// There is a connection again.
+    pub fn found(&mut self, lane: usize) {
+        self.lanes[lane].down = false;
+    }
+
+    /// Follows the partitions' leaders: what isn't under way goes to the new ones.
+    pub fn follow(&mut self, leaders: &[usize]) {
+        if self.leaders == leaders {
+            return;
+        }
+        self.leaders.copy_from_slice(leaders);
+        let (mut again, mut full, mut waiting) = (Vec::new(), Vec::new(), Vec::new());
+        for lane in &mut self.lanes {
+            again.extend(lane.again.drain(..));
+            full.extend(lane.full.drain(..));
+            waiting.extend(lane.waiting.drain(..));
+        }
+        // All batches of a partition lay in one lane, in their order.
+        again.sort_by_key(|b: &Batch| b.number);
+        waiting.sort_by_key(|w: &(usize, u64, u64)| w.1);
+        for batch in again {
+            self.lanes[leaders[batch.partition]].again.push_back(batch);
+        }
+        for batch in full {
+            self.lanes[leaders[batch.partition]].full.push_back(batch);
+        }
+        for entry in waiting {
+            self.lanes[leaders[entry.0]].waiting.push_back(entry);
+        }
+    }
+
     /// When it must be looked at again if no answer comes.
     pub fn wakes_at(&mut self, now_ns: u64, end_ns: u64) -> u64 {
         let record = match &self.schedule {
@@ -305,11 +432,15 @@ impl Producer {
             if self.lanes[lane].in_flight.len() >= self.max_in_flight {
                 return at;
             }
-            match (self.first(lane, u64::MAX), self.lanes[lane].waiting.front()) {
-                (None, _) => at,
-                (Some(_), _) if !self.lanes[lane].full.is_empty() => now_ns,
-                (Some(_), front) => at.min(front.map_or(u64::MAX, |w| w.2)),
+            if self.first(lane, u64::MAX).is_none() {
+                return at;
             }
+            let lane = &self.lanes[lane];
+            let ready = match lane.again.is_empty() && lane.full.is_empty() {
+                true => lane.waiting.front().map_or(u64::MAX, |w| w.2),
+                false => now_ns,
+            };
+            at.min(ready.max(lane.not_before_ns))
         })
     }
 
@@ -330,8 +461,9 @@ impl Producer {
         }
         for lane in &mut self.lanes {
             for batch in lane
-                .full
+                .again
                 .drain(..)
+                .chain(lane.full.drain(..))
                 .chain(lane.in_flight.drain(..).flat_map(|r| r.batches))
             {
                 batch.due_ns.iter().for_each(|due| record(*due));

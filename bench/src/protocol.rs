@@ -8,6 +8,7 @@
 //! | CreateTopics | 2 | the run's topics |
 //! | DeleteTopics | 1 | the same, after it |
 //! | Produce | 7 | one batch per partition and request |
+//! | InitProducerId | 1 | ids of idempotent producers |
 //! | Fetch | 11 | with fetch sessions (KIP-227) where the broker keeps them |
 
 use crate::wire::{Frame, Malformed, Reader};
@@ -20,6 +21,7 @@ pub const METADATA: (i16, i16) = (3, 5);
 pub const API_VERSIONS: (i16, i16) = (18, 0);
 pub const CREATE_TOPICS: (i16, i16) = (19, 2);
 pub const DELETE_TOPICS: (i16, i16) = (20, 1);
+pub const INIT_PRODUCER_ID: (i16, i16) = (22, 1);
 
 /// Names of the error codes that a run may meet; others are shown by number.
 pub fn error_name(code: i16) -> String {
@@ -33,6 +35,8 @@ pub fn error_name(code: i16) -> String {
         7 => "REQUEST_TIMED_OUT",
         10 => "MESSAGE_TOO_LARGE",
         18 => "RECORD_LIST_TOO_LARGE",
+        14 => "COORDINATOR_LOAD_IN_PROGRESS",
+        15 => "COORDINATOR_NOT_AVAILABLE",
         19 => "NOT_ENOUGH_REPLICAS",
         20 => "NOT_ENOUGH_REPLICAS_AFTER_APPEND",
         29 => "TOPIC_AUTHORIZATION_FAILED",
@@ -44,6 +48,10 @@ pub fn error_name(code: i16) -> String {
         40 => "INVALID_CONFIG",
         41 => "NOT_CONTROLLER",
         42 => "INVALID_REQUEST",
+        45 => "OUT_OF_ORDER_SEQUENCE_NUMBER",
+        46 => "DUPLICATE_SEQUENCE_NUMBER",
+        47 => "INVALID_PRODUCER_EPOCH",
+        59 => "UNKNOWN_PRODUCER_ID",
         56 => "KAFKA_STORAGE_ERROR",
         70 => "FETCH_SESSION_ID_NOT_FOUND",
         71 => "INVALID_FETCH_SESSION_EPOCH",
@@ -52,6 +60,15 @@ pub fn error_name(code: i16) -> String {
     };
     name.into()
 }
+
+/// Whether an error passes: the same may be sent again, perhaps to another broker.
+pub fn passes(code: i16) -> bool {
+    // No topic or leader yet, not the leader, timed out, network, replicas missing, the disk, a batch before this one missing.
+    matches!(code, 3 | 5 | 6 | 7 | 13 | 19 | 20 | 45 | 56)
+}
+
+/// The broker has had this batch before: its answer was lost.
+pub const DUPLICATE: i16 = 46;
 
 fn begin(out: &mut Vec<u8>, api: (i16, i16), correlation: i32) -> Frame<'_> {
     Frame::begin(out, api.0, api.1, correlation)
@@ -163,6 +180,19 @@ pub fn read_delete_topics(r: &mut Reader) -> Result<Vec<(String, i16)>, Malforme
     (0..r.count(4)?)
         .map(|_| Ok((r.string()?.to_owned(), r.i16()?)))
         .collect()
+}
+
+/// Asks for the id of a producer without transactions.
+pub fn init_producer_id(out: &mut Vec<u8>) {
+    let mut f = begin(out, INIT_PRODUCER_ID, 0);
+    f.i16(-1).i32(60_000);
+    f.end();
+}
+
+/// Error code, producer id and epoch.
+pub fn read_init_producer_id(r: &mut Reader) -> Result<(i16, i64, i16), Malformed> {
+    r.i32()?;
+    Ok((r.i16()?, r.i64()?, r.i16()?))
 }
 
 /// Asks for the end of partitions: their topic and index, topics together.

@@ -6,6 +6,8 @@ use hdrhistogram::serialization::{Serializer, V2DeflateSerializer};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::device::DeviceFigures;
+use crate::faults::FaultDone;
 use crate::little::Little;
 use crate::machine::Machine;
 use crate::measure::Interval;
@@ -32,6 +34,8 @@ pub struct RunResult {
     pub version: String,
     pub machine: Machine,
     pub broker: Broker,
+    /// "own", or a library with its version.
+    pub client: String,
     /// The whole configuration, defaults included.
     pub workload: Workload,
     /// What counted, in seconds.
@@ -50,6 +54,8 @@ pub struct RunResult {
     pub errors: Vec<ErrorCount>,
     pub requests: u64,
     pub batches: u64,
+    /// Of these, sent again.
+    pub retried_batches: u64,
     pub generator: Generator,
     pub little: Little,
     pub intervals: Vec<IntervalFigures>,
@@ -57,6 +63,31 @@ pub struct RunResult {
     pub process: Option<ProcessFigures>,
     /// What the load itself used.
     pub load_process: ProcessFigures,
+    /// What went to the disk that holds the broker's data, if that was named.
+    pub device: Option<DeviceFigures>,
+    /// Of consumers that began behind.
+    pub backlog: Option<Backlog>,
+    pub replay: Option<ReplayFigures>,
+    /// The timeline as it happened.
+    pub faults: Vec<FaultDone>,
+}
+
+/// What had piled up when the consumers began, and how long it took them until a hundredth of it was left.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Backlog {
+    pub records: u64,
+    pub drained_s: Option<f64>,
+}
+
+/// What was read from the beginning beside the load.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct ReplayFigures {
+    /// Of batches, as they came.
+    pub bytes: u64,
+    pub seconds: f64,
+    pub bytes_per_s: f64,
+    /// It was read to its end.
+    pub whole: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -119,6 +150,8 @@ pub struct IntervalFigures {
     pub p99_9: f64,
     pub max: f64,
     pub end_to_end_p99: Option<f64>,
+    /// Of all groups together.
+    pub consumed_per_s: f64,
     /// Records due and not answered at its end.
     pub in_flight: u64,
     pub errors: u64,
@@ -130,6 +163,11 @@ pub fn us(ns: u64) -> f64 {
 }
 
 impl Latency {
+    /// Of nothing.
+    pub fn none() -> Latency {
+        Latency::of(&crate::measure::histogram())
+    }
+
     pub fn of(histogram: &Histogram<u64>) -> Latency {
         let at = |q| us(histogram.value_at_quantile(q));
         let points = histogram
@@ -197,6 +235,7 @@ impl IntervalFigures {
             p99_9: at(0.999),
             max: us(interval.produce.max()),
             end_to_end_p99: (!consumed.is_empty()).then(|| us(consumed.value_at_quantile(0.99))),
+            consumed_per_s: consumed.len() as f64 / seconds,
             in_flight: interval.in_flight,
             errors: interval.errors,
         }

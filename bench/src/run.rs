@@ -1,32 +1,27 @@
 //! A whole run: topics made, threads started, progress printed, threads joined, topics deleted, the verdict.
 
-use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::{BufWriter, Write};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::channel;
 use std::thread::JoinHandle;
-use std::time::Duration;
 
-use hdrhistogram::serialization::V2DeflateSerializer;
-use rand::rngs::SmallRng;
-use rand::{RngCore, SeedableRng};
-
-use crate::clock::{Clock, rfc3339};
+use crate::clock::Clock;
 use crate::control::{Cluster, Control};
+use crate::device::Device;
 use crate::error::Error;
-use crate::hlog::IntervalLog;
+use crate::faults::{self, About, Timeline};
 use crate::limits;
-use crate::little::{self, Samples};
 use crate::machine;
-use crate::measure::{Interval, Totals};
-use crate::process::{self, Counters};
-use crate::protocol::error_name;
-use crate::result::{Broker, ErrorCount, FORMAT, Generator, IntervalFigures, Latency, RunResult};
-use crate::worker::{Outcome, Plan, Shared, Worker};
-use crate::workload::{Mode, Workload};
+use crate::measure::Totals;
+use crate::process;
+use crate::records::payload_pool;
+use crate::result::{Broker, RunResult};
+use crate::watch::Watch;
+use crate::worker::{Outcome, Plan, Share, Shared, Worker};
+use crate::workload::{Mode, Topics, Workload};
+
+pub use crate::summary::{ms, summary};
 
 /// What a run is told beside its workload.
 #[derive(Clone, Debug, Default)]
@@ -37,17 +32,78 @@ pub struct Options {
     pub cpus: Vec<usize>,
     /// The broker's process, if it runs on this machine.
     pub pid: Option<u32>,
+    /// Where the broker keeps its data, if it runs on this machine: the disk below it is looked at.
+    pub data_dir: Option<PathBuf>,
     pub label: Option<String>,
     pub hlog: Option<PathBuf>,
     pub keep_topics: bool,
     /// No progress on standard error.
     pub quiet: bool,
+    /// Whose client carries the load.
+    pub client: ClientKind,
+    /// The run ends when so many records are acknowledged.
+    pub end_after: Option<u64>,
 }
 
-/// How often the run looks whether it is to end, in milliseconds.
-const LOOK_EVERY_MS: u64 = 20;
-/// An early end lies so far ahead that every thread sees it before it comes.
-const END_AHEAD_NS: u64 = 200_000_000;
+/// Clients that can carry a load.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum ClientKind {
+    /// The instrument's own: few allocations, one thread
+    #[default]
+    Own,
+    /// What an application sees; in builds with the feature librdkafka
+    Librdkafka,
+}
+
+impl ClientKind {
+    /// Its name and version in results, or why it can't be had.
+    pub fn name(self, workload: &Workload) -> Result<String, Error> {
+        match self {
+            ClientKind::Own => Ok("own".into()),
+            #[cfg(feature = "librdkafka")]
+            ClientKind::Librdkafka if workload.replay.is_none() => Ok(crate::librdkafka::version()),
+            #[cfg(feature = "librdkafka")]
+            ClientKind::Librdkafka => Err(Error::Usage(format!(
+                "{}: librdkafka replays nothing",
+                workload.name
+            ))),
+            #[cfg(not(feature = "librdkafka"))]
+            ClientKind::Librdkafka => Err(Error::Usage(format!(
+                "{}: this build has no librdkafka: it takes cargo build --features librdkafka",
+                workload.name
+            ))),
+        }
+    }
+}
+
+/// A thread of the load before it runs.
+enum Loader {
+    Own(Box<Worker>),
+    #[cfg(feature = "librdkafka")]
+    Librdkafka(Box<crate::librdkafka::Session>),
+}
+
+impl Loader {
+    fn connect(kind: ClientKind, plan: Plan) -> Result<Loader, Error> {
+        Ok(match kind {
+            ClientKind::Own => Loader::Own(Box::new(Worker::connect(plan)?)),
+            #[cfg(feature = "librdkafka")]
+            ClientKind::Librdkafka => {
+                Loader::Librdkafka(Box::new(crate::librdkafka::Session::connect(plan)?))
+            }
+            #[cfg(not(feature = "librdkafka"))]
+            ClientKind::Librdkafka => unreachable!("`name` refused it"),
+        })
+    }
+
+    fn run(self, start_ns: u64) -> Result<Outcome, Error> {
+        match self {
+            Loader::Own(worker) => worker.run(start_ns),
+            #[cfg(feature = "librdkafka")]
+            Loader::Librdkafka(session) => session.run(start_ns),
+        }
+    }
+}
 
 /// Carries out a run. `stop` ends it early, with what was measured.
 pub fn measure(options: &Options, stop: &AtomicBool) -> Result<RunResult, Error> {
@@ -55,18 +111,23 @@ pub fn measure(options: &Options, stop: &AtomicBool) -> Result<RunResult, Error>
     if let Some(pid) = options.pid {
         process::read(pid)?;
     }
+    let mut options = options.clone();
+    options.client.name(&options.workload)?;
+    let threads = reading_threads(&options);
+    options.workload.client.consumer_threads = Some(threads);
     let clock = Clock::start();
-    let workload = &options.workload;
-    let names: Vec<String> = (0..workload.topics.count)
-        .map(|i| format!("bench-{}-{}-{i}", clock.wall_ms, std::process::id()))
-        .collect();
-    let mut control = Control::connect(&options.bootstrap, workload.load.consumers > 0)?;
-    let cluster = control.create(&names, &workload.topics);
-    let result = cluster.and_then(|cluster| load(options, stop, clock, cluster));
+    let names = |kind: &str, count: usize| -> Vec<String> {
+        let (wall_ms, pid) = (clock.wall_ms, std::process::id());
+        let name = |i| format!("bench-{kind}{wall_ms}-{pid}-{i}");
+        (0..count).map(name).collect()
+    };
+    let live = names("", options.workload.topics.count);
+    let old = names("replay-", usize::from(options.workload.replay.is_some()));
+    let result = set_up(&options, stop, clock, &live, &old);
     if !options.keep_topics {
         // The control connection may have been idle for as long as the run took: brokers close such.
-        let deleted =
-            Control::connect(&options.bootstrap, false).and_then(|mut c| c.delete(&names));
+        let all: Vec<String> = live.into_iter().chain(old).collect();
+        let deleted = Control::connect(&options.bootstrap, false).and_then(|mut c| c.delete(&all));
         if let (Err(e), true) = (deleted, result.is_ok()) {
             eprintln!("bench: the run's topics stay: {e}");
         }
@@ -74,50 +135,175 @@ pub fn measure(options: &Options, stop: &AtomicBool) -> Result<RunResult, Error>
     result
 }
 
+/// Threads that only read: as the workload says, or one where the load has a CPU for it.
+fn reading_threads(options: &Options) -> usize {
+    let workload = &options.workload;
+    if workload.consumers() == 0 && workload.replay.is_none() {
+        return 0;
+    }
+    if options.client == ClientKind::Librdkafka {
+        // Each is polled by a thread of its own.
+        return workload.consumers();
+    }
+    let cpus = match options.cpus.len() {
+        0 => std::thread::available_parallelism().map_or(1, usize::from),
+        named => named,
+    };
+    let spare = usize::from(cpus > workload.client.threads);
+    workload.client.consumer_threads.unwrap_or(spare)
+}
+
+/// Makes the topics, fills those that are replayed, carries the load.
+fn set_up(
+    options: &Options,
+    stop: &AtomicBool,
+    clock: Clock,
+    live: &[String],
+    old: &[String],
+) -> Result<RunResult, Error> {
+    let workload = &options.workload;
+    let reads = workload.consumers() > 0 || workload.replay.is_some();
+    let mut control = Control::connect(&options.bootstrap, reads)?;
+    let cluster = control.create(live, &workload.topics)?;
+    let replay = match &workload.replay {
+        Some(replay) => {
+            let topics = Topics {
+                partitions: replay.partitions,
+                replication: workload.topics.replication,
+                ..Topics::default()
+            };
+            let cluster = control.create(old, &topics)?;
+            let filled = fill(options, stop, clock, &cluster, replay.bytes)?;
+            if let Some(command) = &replay.before {
+                let mut shell = faults::shell(command, &about(options));
+                let status = shell.status().map_err(Error::io(command))?;
+                if !status.success() {
+                    return Err(Error::Usage(format!("{command}: {status}")));
+                }
+            }
+            Some((cluster, filled))
+        }
+        None => None,
+    };
+    // While topics were filled the connection was idle.
+    let ids = match workload.client.idempotence {
+        true => {
+            let mut control = Control::connect(&options.bootstrap, false)?;
+            control.producer_ids(workload.load.producers)?
+        }
+        false => Vec::new(),
+    };
+    load(options, stop, clock, cluster, replay, ids)
+}
+
+fn about(options: &Options) -> About {
+    About {
+        broker: options.bootstrap.clone(),
+        pid: options.pid,
+        data_dir: options.data_dir.clone(),
+    }
+}
+
+/// Fills topics with at least so many bytes of values; how many records that took.
+fn fill(
+    options: &Options,
+    stop: &AtomicBool,
+    clock: Clock,
+    cluster: &Cluster,
+    bytes: u64,
+) -> Result<u64, Error> {
+    let mut workload = Workload {
+        name: "fill".into(),
+        ..Workload::default()
+    };
+    workload.topics.partitions = cluster.partitions.len() as i32;
+    workload.load.mode = Mode::FlatOut;
+    workload.load.record_bytes = options.workload.load.record_bytes;
+    workload.records.compressible = options.workload.records.compressible;
+    workload.client.batch_bytes = 256 << 10;
+    workload.client.codec = options.workload.client.codec;
+    workload.time.warm_up_s = 0.0;
+    workload.time.length_s = limits::MAX_RUN_S;
+    workload.time.drain_s = 60.0;
+    workload.client.consumer_threads = Some(0);
+    let options = Options {
+        bootstrap: options.bootstrap.clone(),
+        cpus: options.cpus.clone(),
+        quiet: options.quiet,
+        end_after: Some(bytes.div_ceil(options.workload.load.record_bytes as u64)),
+        workload,
+        ..Options::default()
+    };
+    if !options.quiet {
+        eprintln!("filling {} MB to replay", bytes / 1_000_000);
+    }
+    let result = load(&options, stop, clock, cluster.clone(), None, Vec::new())?;
+    if result.interrupted {
+        return Err(Error::NotAResult(vec![
+            "it was ended before the load began".into(),
+        ]));
+    }
+    if result.unfinished > 0 {
+        return Err(Error::NotAResult(result.problems));
+    }
+    // Every record made was acknowledged, and every acknowledgement is in the window.
+    Ok(result.produce.count)
+}
+
 fn load(
     options: &Options,
     stop: &AtomicBool,
     clock: Clock,
     cluster: Cluster,
+    replay: Option<(Cluster, u64)>,
+    ids: Vec<(i64, i16)>,
 ) -> Result<RunResult, Error> {
     let workload = Arc::new(options.workload.clone());
     let threads = workload.client.threads;
+    let shares = Share::deal(
+        &workload,
+        threads,
+        workload.client.consumer_threads.unwrap_or(0),
+    );
     let machine = machine::look(&options.cpus);
-    let shared = Arc::new(Shared {
-        end_ns: AtomicU64::new(u64::MAX),
-        failed: AtomicBool::new(false),
-        producing: AtomicU64::new(threads as u64),
-        acknowledged: AtomicU64::new(0),
-        consumed: AtomicU64::new(0),
-    });
+    let timeline = Timeline::new(&workload.faults, about(options))?;
+    let device = options.data_dir.as_ref().and_then(|dir| Device::of(dir));
+    let shared = Arc::new(Shared::new(shares.len()));
     let (sender, intervals) = channel();
+    let (replay, replayed) = replay.unzip();
     let plan = Plan {
         workload: workload.clone(),
         cluster: Arc::new(cluster),
         clock,
-        pool: payload_pool(workload.load.record_bytes),
+        pool: payload_pool(workload.record_bounds().1, workload.records.compressible),
         shared: shared.clone(),
         intervals: sender,
+        replay: replay.map(Arc::new),
+        ids: ids.into(),
         index: 0,
-        threads,
+        share: Share::default(),
         cpu: None,
     };
-    let workers = (0..threads)
-        .map(|index| {
+    let workers = shares
+        .into_iter()
+        .enumerate()
+        .map(|(index, share)| {
             let cpu = (!options.cpus.is_empty()).then(|| options.cpus[index % options.cpus.len()]);
-            Worker::connect(Plan {
+            let plan = Plan {
                 index,
+                share,
                 cpu,
                 ..plan.clone()
-            })
+            };
+            Loader::connect(options.client, plan)
         })
-        .collect::<Result<Vec<Worker>, Error>>()?;
+        .collect::<Result<Vec<Loader>, Error>>()?;
     let cluster = plan.cluster.clone();
     drop(plan);
 
+    let mut watch = Watch::new(options, &shared, clock, timeline, device, replayed)?;
     let start_ns = clock.now_ns() + 10_000_000;
-    let window = workload.window_ns(start_ns);
-    shared.end_ns.store(window.1, Ordering::Relaxed);
+    watch.begin(start_ns, workers.len());
     let handles = workers
         .into_iter()
         .map(|worker| {
@@ -128,19 +314,6 @@ fn load(
         })
         .collect::<Result<Vec<_>, Error>>();
     let handles = handles.inspect_err(|_| shared.failed.store(true, Ordering::Relaxed))?;
-
-    let mut watch = Watch {
-        options,
-        shared: &shared,
-        clock,
-        start_ns,
-        window,
-        figures: Vec::new(),
-        merging: BTreeMap::new(),
-        before: Vec::new(),
-        after: Vec::new(),
-        interrupted: false,
-    };
     let watched = watch.follow(&intervals, stop);
     if watched.is_err() {
         shared.failed.store(true, Ordering::Relaxed);
@@ -171,347 +344,4 @@ fn join(handles: Vec<JoinHandle<Result<Outcome, Error>>>) -> Result<Vec<Outcome>
         })
         .collect();
     ended.into_iter().collect()
-}
-
-/// Bytes that don't compress, long enough for a record to be cut out anywhere.
-fn payload_pool(record_bytes: usize) -> Arc<[u8]> {
-    let mut pool = vec![0; limits::PAYLOAD_POOL_BYTES + record_bytes];
-    SmallRng::seed_from_u64(0x7461_696c_7261_6365).fill_bytes(&mut pool);
-    pool.into()
-}
-
-/// The run as seen from outside its threads.
-struct Watch<'a> {
-    options: &'a Options,
-    shared: &'a Shared,
-    clock: Clock,
-    start_ns: u64,
-    window: (u64, u64),
-    figures: Vec<IntervalFigures>,
-    /// Intervals that not every thread has sent, with how many have.
-    merging: BTreeMap<u64, (Interval, usize)>,
-    /// Counters of the broker's process, if any, and of this one, at the window's ends, with the moment.
-    before: Vec<(u64, Counters)>,
-    after: Vec<(u64, Counters)>,
-    interrupted: bool,
-}
-
-impl Watch<'_> {
-    /// Prints and keeps intervals until all threads have ended.
-    fn follow(&mut self, intervals: &Receiver<Interval>, stop: &AtomicBool) -> Result<(), Error> {
-        let path = self.options.hlog.clone();
-        let name = path
-            .as_ref()
-            .map(|p| p.display().to_string())
-            .unwrap_or_default();
-        let mut file: Box<dyn Write> = match &path {
-            Some(path) => Box::new(BufWriter::new(
-                File::create(path).map_err(Error::io(&name))?,
-            )),
-            None => Box::new(std::io::sink()),
-        };
-        let mut serializer = V2DeflateSerializer::new();
-        let mut log = IntervalLog::begin(
-            &mut file,
-            &mut serializer,
-            self.clock.wall_ms,
-            self.start_ns,
-        )
-        .map_err(Error::io(&name))?;
-        let threads = self.options.workload.client.threads;
-        let mut write = |watch: &mut Self, interval: Interval| {
-            watch.show(&interval);
-            match path {
-                Some(_) => log.append(&interval).map_err(Error::io(&name)),
-                None => Ok(()),
-            }
-        };
-        loop {
-            match intervals.recv_timeout(Duration::from_millis(LOOK_EVERY_MS)) {
-                Ok(interval) => {
-                    let index = interval.index;
-                    let slot = self
-                        .merging
-                        .entry(index)
-                        .or_insert_with(|| (Interval::new(index), 0));
-                    if slot.1 == 0 {
-                        slot.0.length_ns = interval.length_ns;
-                    }
-                    slot.0.merge(&interval);
-                    slot.1 += 1;
-                    if slot.1 == threads
-                        && let Some((whole, _)) = self.merging.remove(&index)
-                    {
-                        write(self, whole)?;
-                    }
-                }
-                Err(RecvTimeoutError::Timeout) => {}
-                Err(RecvTimeoutError::Disconnected) => break,
-            }
-            self.look(stop)?;
-        }
-        for (interval, _) in std::mem::take(&mut self.merging).into_values() {
-            write(self, interval)?;
-        }
-        if self.after.is_empty() {
-            self.after = self.counters()?;
-        }
-        drop(log);
-        file.flush().map_err(Error::io(&name))
-    }
-
-    /// Notes what is due at this moment: the window's ends, an early end.
-    fn look(&mut self, stop: &AtomicBool) -> Result<(), Error> {
-        let now = self.clock.now_ns();
-        if stop.load(Ordering::Relaxed) && !self.interrupted && now + END_AHEAD_NS < self.window.1 {
-            self.interrupted = true;
-            self.window.1 = now + END_AHEAD_NS;
-            self.shared.end_ns.store(self.window.1, Ordering::Relaxed);
-        }
-        if self.before.is_empty() && now >= self.window.0 {
-            self.before = self.counters()?;
-        }
-        if self.after.is_empty() && now >= self.window.1 {
-            self.after = self.counters()?;
-        }
-        Ok(())
-    }
-
-    fn counters(&self) -> Result<Vec<(u64, Counters)>, Error> {
-        let pids = self.options.pid.into_iter().chain([std::process::id()]);
-        pids.map(|pid| Ok((self.clock.now_ns(), process::read(pid)?)))
-            .collect()
-    }
-
-    fn show(&mut self, interval: &Interval) {
-        let end_s = (interval.index * limits::INTERVAL_NS + interval.length_ns) as f64 / 1e9;
-        let seconds = interval.length_ns as f64 / 1e9;
-        let end_ns = self.start_ns + (end_s * 1e9) as u64;
-        let warm_up = end_ns <= self.window.0;
-        let figures = IntervalFigures::of(interval, end_s, seconds, warm_up);
-        // The last is the rest of a second, often nothing but the wait for the last answers.
-        if seconds < 0.5 && figures.records_per_s == 0.0 {
-            return;
-        }
-        if !self.options.quiet {
-            eprintln!("{}", progress(&figures));
-        }
-        if self.figures.len() < limits::MAX_INTERVALS {
-            self.figures.push(figures);
-        }
-    }
-
-    fn result(
-        self,
-        machine: machine::Machine,
-        broker: Broker,
-        totals: &Totals,
-        samples: &[Samples],
-    ) -> Result<RunResult, Error> {
-        let workload = &self.options.workload;
-        let window_ns = self.window.1.saturating_sub(self.window.0);
-        let window_s = window_ns as f64 / 1e9;
-        let per_s = |n: f64| if window_s > 0.0 { n / window_s } else { 0.0 };
-        let consumers = workload.load.consumers > 0;
-        let unread = consumers.then(|| {
-            let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
-            of(&self.shared.acknowledged).saturating_sub(of(&self.shared.consumed))
-        });
-        let records = totals.acknowledged_in_window;
-        let generator = Generator::judge(&totals.lag, &totals.produce, totals.held_back);
-        let little = little::check(samples, totals, window_ns.max(1));
-        let errors: Vec<ErrorCount> = totals
-            .errors
-            .iter()
-            .map(|(code, records)| ErrorCount {
-                code: *code,
-                name: error_name(*code),
-                records: *records,
-            })
-            .collect();
-        let figures = |pid: u32, index: usize| {
-            let (from, to) = (self.before.get(index), self.after.get(index));
-            let (from, to) = from
-                .zip(to)
-                .map_or((self.after[index], self.after[index]), |(a, b)| (*a, *b));
-            let seconds = to.0.saturating_sub(from.0) as f64 / 1e9;
-            process::figures(
-                pid,
-                from.1,
-                to.1,
-                seconds,
-                records,
-                workload.load.record_bytes,
-            )
-        };
-        let mut result = RunResult {
-            format: FORMAT.into(),
-            started: rfc3339(self.clock.wall_ms + self.start_ns / 1_000_000),
-            valid: true,
-            problems: Vec::new(),
-            interrupted: self.interrupted,
-            command: std::env::args().collect(),
-            version: env!("CARGO_PKG_VERSION").into(),
-            machine,
-            broker,
-            workload: workload.clone(),
-            window_s,
-            records_per_s: per_s(records as f64),
-            bytes_per_s: per_s(records as f64 * workload.load.record_bytes as f64),
-            produce: Latency::of(&totals.produce),
-            end_to_end: consumers.then(|| Latency::of(&totals.end_to_end)),
-            unfinished: totals.unfinished,
-            unread,
-            errors,
-            requests: totals.requests,
-            batches: totals.batches,
-            generator,
-            little,
-            process: self.options.pid.map(|pid| figures(pid, 0)),
-            load_process: figures(std::process::id(), usize::from(self.options.pid.is_some())),
-            intervals: self.figures,
-        };
-        result.problems = problems(&result);
-        result.valid = result.problems.is_empty();
-        Ok(result)
-    }
-}
-
-/// Why the figures of a run must not be used.
-fn problems(result: &RunResult) -> Vec<String> {
-    let mut found = Vec::new();
-    let generator = &result.generator;
-    if result.produce.count == 0 {
-        found.push("nothing was measured".into());
-    }
-    for error in &result.errors {
-        found.push(format!(
-            "{} records were refused: {}",
-            error.records, error.name
-        ));
-    }
-    let refused: u64 = result.errors.iter().map(|e| e.records).sum();
-    if result.unfinished > refused {
-        found.push(format!(
-            "{} records were never answered",
-            result.unfinished - refused
-        ));
-    }
-    if let Some(unread @ 1..) = result.unread {
-        found.push(format!("{unread} acknowledged records reached no consumer"));
-    }
-    if result.workload.load.mode == Mode::Open && generator.fell_behind {
-        found.push(format!(
-            "the generator fell behind its schedule: p50 {:.0}, p99 {:.0}, p99.9 {:.0} µs late",
-            generator.lag_p50, generator.lag_p99, generator.lag_p99_9
-        ));
-    }
-    let little = &result.little;
-    if !little.holds {
-        found.push(format!(
-            "Little's law doesn't hold: {:.2} records in flight were counted, {:.2} follow from rate and latency",
-            little.in_flight, little.from_latency
-        ));
-    }
-    found
-}
-
-/// One line of progress.
-fn progress(f: &IntervalFigures) -> String {
-    let consumed = f
-        .end_to_end_p99
-        .map(|p99| format!("  read p99 {}", ms(p99)))
-        .unwrap_or_default();
-    format!(
-        "{:>6.0} s{} {:>9.0}/s  p50 {}  p99 {}  max {} ms{consumed}  in flight {}  errors {}",
-        f.at_s,
-        if f.warm_up { " warm-up" } else { "" },
-        f.records_per_s,
-        ms(f.p50),
-        ms(f.p99),
-        ms(f.max),
-        f.in_flight,
-        f.errors
-    )
-}
-
-/// Microseconds as milliseconds, three digits that count.
-pub fn ms(us: f64) -> String {
-    let ms = us / 1e3;
-    match ms {
-        m if m < 10.0 => format!("{m:.3}"),
-        m if m < 100.0 => format!("{m:.2}"),
-        m => format!("{m:.1}"),
-    }
-}
-
-/// A run in a few lines, for people.
-pub fn summary(r: &RunResult) -> String {
-    let line = |name: &str, l: &Latency| {
-        format!(
-            "{name:<12} p50 {}  p90 {}  p99 {}  p99.9 {}  p99.99 {}  max {} ms\n",
-            ms(l.p50),
-            ms(l.p90),
-            ms(l.p99),
-            ms(l.p99_9),
-            ms(l.p99_99),
-            ms(l.max)
-        )
-    };
-    let mut out = format!(
-        "{}: {:.0} records/s, {:.2} MB/s over {:.1} s{}\n",
-        if r.workload.name.is_empty() {
-            "run"
-        } else {
-            &r.workload.name
-        },
-        r.records_per_s,
-        r.bytes_per_s / 1e6,
-        r.window_s,
-        if r.interrupted { ", ended early" } else { "" }
-    );
-    out += &line("produce", &r.produce);
-    if let Some(consumed) = &r.end_to_end {
-        out += &line("end to end", consumed);
-    }
-    if r.workload.load.mode == Mode::Open {
-        out += &format!(
-            "generator    late by p50 {}  p99 {}  p99.9 {}  max {} ms; {} records held back by the broker\n",
-            ms(r.generator.lag_p50),
-            ms(r.generator.lag_p99),
-            ms(r.generator.lag_p99_9),
-            ms(r.generator.lag_max),
-            r.generator.held_back
-        );
-    }
-    out += &format!(
-        "Little's law {:.2} in flight counted, {:.2} from rate × latency: {}\n",
-        r.little.in_flight,
-        r.little.from_latency,
-        if r.little.holds {
-            "holds"
-        } else {
-            "DOESN'T HOLD"
-        }
-    );
-    for (name, p) in [
-        ("broker", r.process.as_ref()),
-        ("load", Some(&r.load_process)),
-    ] {
-        let Some(p) = p else { continue };
-        let written = match p.written_per_produced {
-            Some(ratio) if name == "broker" => {
-                format!(", {ratio:.2} bytes written per byte produced")
-            }
-            _ => String::new(),
-        };
-        out += &format!(
-            "{name:<12} {:.2} CPU s, {:.0} records per CPU s, {} MiB resident, {} context switches{written}\n",
-            p.user_cpu_s + p.system_cpu_s,
-            p.records_per_cpu_s,
-            p.rss_bytes >> 20,
-            p.voluntary_switches + p.involuntary_switches
-        );
-    }
-    out
 }

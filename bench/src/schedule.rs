@@ -15,6 +15,10 @@ pub struct Schedule {
     arrivals: Arrivals,
     /// Mean distance of two records of this producer, in nanoseconds.
     distance_ns: f64,
+    /// How many records of this producer more a nanosecond each nanosecond brings, and for how long; 0 for a constant rate.
+    ramp: f64,
+    ramp_ns: f64,
+    start_ns: f64,
     /// The first record's moment, for constant arrivals.
     phase_ns: f64,
     count: u64,
@@ -42,6 +46,9 @@ impl Schedule {
         let mut schedule = Schedule {
             arrivals,
             distance_ns,
+            ramp: 0.0,
+            ramp_ns: 0.0,
+            start_ns: start_ns as f64,
             phase_ns: start_ns as f64 + index as f64 * 1e9 / rate,
             count: 0,
             random: SmallRng::seed_from_u64(
@@ -52,6 +59,34 @@ impl Schedule {
         };
         schedule.next_ns = schedule.draw();
         schedule
+    }
+
+    /// The same, with a rate that goes evenly to `end_rate` within `ramp_ns` of its start and stays there. Nothing is taken yet.
+    pub fn ramped(mut self, end_rate: f64, producers: usize, ramp_ns: u64) -> Schedule {
+        assert!(self.count == 0, "the whole schedule is one");
+        let (from, to) = (1.0 / self.distance_ns, end_rate / producers as f64 / 1e9);
+        self.ramp_ns = ramp_ns.max(1) as f64;
+        self.ramp = (to - from) / self.ramp_ns;
+        self.next_ns = self.warped(self.next_ns as f64);
+        self
+    }
+
+    /// The moment at which as many records are due under the ramp as at `at_ns` of the constant rate.
+    fn warped(&self, at_ns: f64) -> u64 {
+        if self.ramp == 0.0 {
+            return at_ns as u64;
+        }
+        // n = from·t + ramp·t²/2, and at the ramp's end the rate stays.
+        let from = 1.0 / self.distance_ns;
+        let n = (at_ns - self.start_ns).max(0.0) * from;
+        let to = from + self.ramp * self.ramp_ns;
+        let at_end = (from + to) / 2.0 * self.ramp_ns;
+        let t = if n >= at_end {
+            self.ramp_ns + (n - at_end) / to
+        } else {
+            2.0 * n / (from + (from * from + 2.0 * self.ramp * n).max(0.0).sqrt())
+        };
+        (self.start_ns + t) as u64
     }
 
     fn draw(&mut self) -> u64 {
@@ -75,7 +110,12 @@ impl Schedule {
     pub fn take(&mut self) -> u64 {
         let due = self.next_ns;
         self.count += 1;
-        self.next_ns = self.draw();
+        let drawn = self.draw();
+        self.next_ns = match self.ramp == 0.0 {
+            true => drawn,
+            // Rounding must not take a moment back.
+            false => self.warped(drawn as f64).max(due),
+        };
         due
     }
 
@@ -164,6 +204,41 @@ mod tests {
     }
 
     #[test]
+    fn a_ramp_goes_evenly_to_its_end_and_stays_there() {
+        for (from, to) in [(1_000.0, 3_000.0), (4_000.0, 400.0)] {
+            for arrivals in [Arrivals::Constant, Arrivals::Poisson] {
+                let mut all = Vec::new();
+                for index in 0..2 {
+                    let schedule = Schedule::new(arrivals, from, index, 2, 3, 5);
+                    let mut schedule = schedule.ramped(to, 2, 10_000_000_000);
+                    all.extend(moments(&mut schedule, 12_000_000_005));
+                }
+                let within = |a: u64, b: u64| {
+                    let inside = all
+                        .iter()
+                        .filter(|m| (a..b).contains(&(**m / 1_000_000_000)));
+                    inside.count() as f64
+                };
+                for (a, b, expected) in [
+                    (0, 10, (from + to) * 5.0),
+                    (0, 5, (from * 0.75 + to * 0.25) * 5.0),
+                    (10, 12, to * 2.0),
+                ] {
+                    let found = within(a, b);
+                    let spread = match arrivals {
+                        Arrivals::Constant => 4.0,
+                        Arrivals::Poisson => 5.0 * expected.sqrt(),
+                    };
+                    assert!(
+                        (found - expected).abs() < spread,
+                        "{from} to {to}, {a} to {b} s: {found} of {expected}"
+                    );
+                }
+            }
+        }
+    }
+
+    #[test]
     fn producers_of_a_poisson_schedule_differ_and_repeat() {
         let first = |index, seed| Schedule::new(Arrivals::Poisson, 100.0, index, 4, seed, 0).peek();
         assert_eq!(first(0, 1), first(0, 1));
@@ -174,10 +249,11 @@ mod tests {
     proptest! {
         #[test]
         fn moments_ascend_and_two_instances_agree(
-            rate in 0.5f64..5e6, producers in 1usize..50, seed: u64, poisson: bool, start in 0u64..1_000_000_000
+            rate in 0.5f64..5e6, producers in 1usize..50, seed: u64, poisson: bool, start in 0u64..1_000_000_000, ramp in prop::option::of(0.5f64..5e6)
         ) {
             let arrivals = if poisson { Arrivals::Poisson } else { Arrivals::Constant };
             let mut one = Schedule::new(arrivals, rate, producers - 1, producers, seed, start);
+            if let Some(to) = ramp { one = one.ramped(to, producers, 3_000_000_000); }
             let mut other = one.clone();
             let mut before = start;
             for n in 1..200 {

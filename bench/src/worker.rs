@@ -18,6 +18,7 @@ use crate::measure::{Interval, Recorder, Totals};
 use crate::poll::{Poll, precise_sleep};
 use crate::producer::Producer;
 use crate::protocol;
+use crate::recovery::{Found, Recovery};
 use crate::schedule::Schedule;
 use crate::wire::Reader;
 use crate::workload::{Mode, Workload};
@@ -32,11 +33,32 @@ pub struct Shared {
     /// Threads whose producers still wait for answers.
     pub producing: AtomicU64,
     pub acknowledged: AtomicU64,
+    /// Of all groups together.
     pub consumed: AtomicU64,
+    /// Records and bytes read by consumers of a replay.
+    pub replayed: AtomicU64,
+    pub replayed_bytes: AtomicU64,
+}
+
+impl Shared {
+    /// Of a run whose first `threads` threads have producers.
+    pub fn new(threads: usize) -> Shared {
+        Shared {
+            end_ns: AtomicU64::new(u64::MAX),
+            failed: AtomicBool::new(false),
+            producing: AtomicU64::new(threads as u64),
+            acknowledged: AtomicU64::new(0),
+            consumed: AtomicU64::new(0),
+            replayed: AtomicU64::new(0),
+            replayed_bytes: AtomicU64::new(0),
+        }
+    }
 }
 
 /// How long a thread may sleep before it looks at `Shared`, in nanoseconds.
 const LOOK_EVERY_NS: u64 = 50_000_000;
+/// The same while helpers are at work.
+const RECOVERY_LOOKS_NS: u64 = 2_000_000;
 
 /// What a thread needs to know of the run.
 #[derive(Clone)]
@@ -47,10 +69,44 @@ pub struct Plan {
     pub pool: Arc<[u8]>,
     pub shared: Arc<Shared>,
     pub intervals: Sender<Interval>,
-    /// This thread of how many, and the CPU it is pinned to.
+    /// What is replayed beside the load.
+    pub replay: Option<Arc<Cluster>>,
+    /// Ids of all producers, if they are idempotent.
+    pub ids: Arc<[(i64, i16)]>,
+    /// This thread's number, what of the run is its, and the CPU it is pinned to.
     pub index: usize,
-    pub threads: usize,
+    pub share: Share,
     pub cpu: Option<usize>,
+}
+
+/// The producers and consumers of one thread, by their numbers.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Share {
+    pub producers: Vec<usize>,
+    pub consumers: Vec<usize>,
+    pub replays: Vec<usize>,
+}
+
+impl Share {
+    /// Deals the run's clients out: producers over the first threads, consumers over the reading ones, or over all where there are none.
+    pub fn deal(workload: &Workload, threads: usize, reading: usize) -> Vec<Share> {
+        let mut shares = vec![Share::default(); threads + reading];
+        let reads = |n: usize| match reading {
+            0 => n % threads,
+            _ => threads + n % reading,
+        };
+        (0..workload.load.producers).for_each(|n| shares[n % threads].producers.push(n));
+        (0..workload.consumers()).for_each(|n| shares[reads(n)].consumers.push(n));
+        let replays = workload.replay.as_ref().map_or(0, |r| r.consumers);
+        (0..replays).for_each(|n| shares[reads(n)].replays.push(n));
+        shares
+    }
+}
+
+/// A connection's place: its token is its number. None while it is lost.
+struct Slot {
+    owner: Owner,
+    connection: Option<Connection>,
 }
 
 /// Whose connection, and to which broker.
@@ -60,12 +116,22 @@ enum Owner {
     Consumer(usize, usize),
 }
 
+/// A consumer, when it begins, and whether what it reads is a replay.
+struct Reading {
+    consumer: Consumer,
+    begin_ns: u64,
+    replay: bool,
+    /// It was told that it asks the wrong broker: it waits until then.
+    not_before_ns: u64,
+}
+
 pub struct Worker {
     plan: Plan,
     poll: Poll,
-    connections: Vec<(Owner, Connection)>,
+    connections: Vec<Slot>,
+    recovery: Recovery,
     producers: Vec<Producer>,
-    consumers: Vec<Consumer>,
+    consumers: Vec<Reading>,
     recorder: Recorder,
     sampler: Sampler,
     start_ns: u64,
@@ -84,29 +150,49 @@ impl Worker {
     pub fn connect(plan: Plan) -> Result<Worker, Error> {
         let poll = Poll::new().map_err(Error::io("epoll"))?;
         let (load, brokers) = (&plan.workload.load, plan.cluster.brokers.len());
+        let retry = plan.workload.client.retry;
         let mut connections = Vec::new();
         let mut consumers = Vec::new();
         let mut open = |owner, broker: usize| -> Result<(), Error> {
             let connection =
                 Connection::open(&plan.cluster.brokers[broker], connections.len(), &poll)?;
-            connections.push((owner, connection));
+            connections.push(Slot {
+                owner,
+                connection: Some(connection),
+            });
             Ok(())
         };
-        for producer in 0..(plan.index..load.producers).step_by(plan.threads).count() {
+        for producer in 0..plan.share.producers.len() {
             for broker in 0..brokers {
                 open(Owner::Producer(producer, broker), broker)?;
             }
         }
-        for index in (plan.index..load.consumers).step_by(plan.threads) {
-            let consumer = Consumer::new(&plan.cluster, index, load.consumers);
-            for broker in (0..brokers).filter(|b| consumer.reads_from(*b)) {
+        let live = plan.share.consumers.iter().map(|index| Reading {
+            consumer: Consumer::new(plan.cluster.clone(), *index, load.consumers, retry),
+            begin_ns: (load.consumers_begin_s * 1e9) as u64,
+            replay: false,
+            not_before_ns: 0,
+        });
+        let old = plan.workload.replay.as_ref().zip(plan.replay.as_ref());
+        let old = old.into_iter().flat_map(|(replay, cluster)| {
+            plan.share.replays.iter().map(|index| Reading {
+                consumer: Consumer::new(cluster.clone(), *index, replay.consumers, retry),
+                begin_ns: (replay.begin_s * 1e9) as u64,
+                replay: true,
+                not_before_ns: 0,
+            })
+        });
+        for reading in live.chain(old) {
+            // What moves may move to any of them.
+            for broker in (0..brokers).filter(|b| retry || reading.consumer.reads_from(*b)) {
                 open(Owner::Consumer(consumers.len(), broker), broker)?;
             }
-            consumers.push(consumer);
+            consumers.push(reading);
         }
         Ok(Worker {
             poll,
             connections,
+            recovery: Recovery::new(plan.cluster.clone()),
             producers: Vec::new(),
             consumers,
             recorder: Recorder::new((0, 0)),
@@ -148,19 +234,8 @@ impl Worker {
             workload, cluster, ..
         } = &self.plan;
         let load = &workload.load;
-        let mine: Vec<usize> = (self.plan.index..load.producers)
-            .step_by(self.plan.threads)
-            .collect();
-        let schedule = |i: &usize| {
-            Schedule::new(
-                load.arrivals,
-                load.rate,
-                *i,
-                load.producers,
-                load.seed,
-                start_ns,
-            )
-        };
+        let mine = &self.plan.share.producers;
+        let schedule = |i: &usize| schedule(workload, *i, start_ns);
         let due = match load.mode {
             Mode::Open => Due::Scheduled(mine.iter().map(schedule).collect()),
             _ => Due::Made(0),
@@ -175,8 +250,14 @@ impl Worker {
         let open = load.mode == Mode::Open;
         self.producers = mine
             .iter()
-            .map(|i| Producer::new(workload, cluster, *i, open.then(|| schedule(i))))
+            .map(|i| {
+                let id = self.plan.ids.get(*i).copied();
+                Producer::new(workload, cluster, *i, open.then(|| schedule(i)), id)
+            })
             .collect();
+        for reading in &mut self.consumers {
+            reading.begin_ns += start_ns;
+        }
     }
 
     fn turns(&mut self) -> Result<(), Error> {
@@ -187,8 +268,9 @@ impl Worker {
             let end = self.plan.shared.end_ns.load(Ordering::Relaxed);
             self.recorder.window_ns.1 = end;
             self.intervals(now);
+            self.recover(now)?;
             self.produce(now, end)?;
-            self.consume()?;
+            self.consume(now)?;
             if self.is_done(now, end) || self.plan.shared.failed.load(Ordering::Relaxed) {
                 break;
             }
@@ -200,6 +282,15 @@ impl Worker {
             for producer in &mut self.producers {
                 wake = wake.min(producer.wakes_at(now, end));
             }
+            for reading in &self.consumers {
+                let next = reading.begin_ns.max(reading.not_before_ns);
+                if next > now {
+                    wake = wake.min(next);
+                }
+            }
+            if !self.recovery.is_idle() {
+                wake = wake.min(now + RECOVERY_LOOKS_NS);
+            }
             let sleep = wake.saturating_sub(self.plan.clock.now_ns());
             self.poll
                 .wait(sleep.saturating_sub(spin_ns))
@@ -207,15 +298,20 @@ impl Worker {
             for index in 0..self.poll.ready() {
                 let event = self.poll.event(index);
                 if event.readable {
-                    self.read(event.token)?;
+                    let read = self.read(event.token);
+                    self.survive(event.token, read)?;
                 }
-                self.connections[event.token].1.flush(&self.poll)?;
+                if let Some(connection) = &mut self.connections[event.token].connection {
+                    let flushed = connection.flush(&self.poll);
+                    self.survive(event.token, flushed)?;
+                }
             }
         }
         let now = self.plan.clock.now_ns();
         self.sampler.look(now, self.recorder.window_ns.1);
         self.intervals(now);
-        self.send_interval(now);
+        let (recorder, sampler) = (&mut self.recorder, &mut self.sampler);
+        send_interval(recorder, sampler, self.start_ns, &self.plan.intervals, now);
         Ok(())
     }
 
@@ -237,9 +333,12 @@ impl Worker {
                 producer.finish();
             }
         }
-        let acks = workload.client.acks.wire();
-        for (owner, connection) in &mut self.connections {
-            let Owner::Producer(producer, lane) = *owner else {
+        let (acks, codec) = (workload.client.acks.wire(), workload.client.codec);
+        let mut lost = Vec::new();
+        for (token, slot) in self.connections.iter_mut().enumerate() {
+            let (Owner::Producer(producer, lane), Some(connection)) =
+                (slot.owner, &mut slot.connection)
+            else {
                 continue;
             };
             let mut wrote = false;
@@ -258,7 +357,7 @@ impl Worker {
                     frame.topic(&cluster.topics[topic_of(&batches[0])], batches.len());
                     for batch in batches {
                         let index = cluster.partitions[batch.partition].index;
-                        frame.partition(index, batch.seal());
+                        frame.partition(index, batch.seal(codec));
                     }
                 }
                 frame.end();
@@ -266,34 +365,103 @@ impl Worker {
                 self.recorder.totals.batches += request.batches.len() as u64;
                 wrote = true;
             }
-            if wrote {
-                connection.flush(&self.poll)?;
+            if wrote && let Err(error) = connection.flush(&self.poll) {
+                lost.push((token, error));
             }
         }
+        lost.into_iter()
+            .try_for_each(|(token, error)| self.survive(token, Err(error)))
+    }
+
+    fn consume(&mut self, now: u64) -> Result<(), Error> {
+        let mut lost = Vec::new();
+        for (token, slot) in self.connections.iter_mut().enumerate() {
+            let (Owner::Consumer(consumer, lane), Some(connection)) =
+                (slot.owner, &mut slot.connection)
+            else {
+                continue;
+            };
+            let reading = &mut self.consumers[consumer];
+            if reading.begin_ns.max(reading.not_before_ns) > now {
+                continue;
+            }
+            let before = connection.out.len();
+            reading.consumer.request(lane, &mut connection.out);
+            if connection.out.len() > before
+                && let Err(error) = connection.flush(&self.poll)
+            {
+                lost.push((token, error));
+            }
+        }
+        lost.into_iter()
+            .try_for_each(|(token, error)| self.survive(token, Err(error)))
+    }
+
+    /// A lost connection is made again, if the workload is to survive that; any other error ends the run.
+    fn survive(&mut self, token: usize, result: Result<(), Error>) -> Result<(), Error> {
+        let lost = matches!(result, Err(Error::Lost(_)));
+        if !lost || !self.plan.workload.client.retry {
+            return result;
+        }
+        let now = self.plan.clock.now_ns();
+        let slot = &mut self.connections[token];
+        // Closing the socket takes it out of the poll.
+        slot.connection = None;
+        let broker = match slot.owner {
+            Owner::Producer(producer, lane) => {
+                self.recorder.totals.retried += self.producers[producer].lost(lane, now);
+                lane
+            }
+            Owner::Consumer(consumer, lane) => {
+                self.consumers[consumer].consumer.lost(lane);
+                lane
+            }
+        };
+        self.recovery.lost(token, broker, now);
         Ok(())
     }
 
-    fn consume(&mut self) -> Result<(), Error> {
-        for (owner, connection) in &mut self.connections {
-            if let Owner::Consumer(consumer, lane) = *owner {
-                let before = connection.out.len();
-                self.consumers[consumer].request(lane, &self.plan.cluster, &mut connection.out);
-                if connection.out.len() > before {
-                    connection.flush(&self.poll)?;
+    /// Takes what helpers have found.
+    fn recover(&mut self, now: u64) -> Result<(), Error> {
+        if self.recovery.is_idle() {
+            return Ok(());
+        }
+        while let Some(found) = self.recovery.look(now)? {
+            match found {
+                Found::Connection(token, Some(stream)) => {
+                    let slot = &mut self.connections[token];
+                    let (Owner::Producer(_, broker) | Owner::Consumer(_, broker)) = slot.owner;
+                    let address = &self.plan.cluster.brokers[broker];
+                    let connection = Connection::on(stream, address, token, &self.poll)?;
+                    slot.connection = Some(connection);
+                    if let Owner::Producer(producer, lane) = slot.owner {
+                        self.producers[producer].found(lane);
+                    }
                 }
+                Found::Leaders(Some(leaders)) => {
+                    self.producers.iter_mut().for_each(|p| p.follow(&leaders));
+                    // What is replayed lies in topics of its own; it doesn't follow.
+                    let live = self.consumers.iter_mut().filter(|r| !r.replay);
+                    live.for_each(|r| r.consumer.follow(&leaders));
+                }
+                Found::Connection(_, None) | Found::Leaders(None) => {}
             }
         }
         Ok(())
     }
 
     fn read(&mut self, token: usize) -> Result<(), Error> {
-        let (owner, connection) = &mut self.connections[token];
+        let slot = &mut self.connections[token];
+        let Some(connection) = &mut slot.connection else {
+            return Ok(());
+        };
+        let retry = self.plan.workload.client.retry;
         loop {
             let more = connection.fill()?;
             let now = self.plan.clock.now_ns();
             while let Some((correlation, body)) = connection.frame()? {
                 let body = connection.body(body);
-                match *owner {
+                match slot.owner {
                     Owner::Producer(producer, lane) => {
                         let producer = &mut self.producers[producer];
                         let acknowledged = answered(
@@ -305,6 +473,7 @@ impl Worker {
                             now,
                             &mut self.recorder,
                             &mut self.sampler,
+                            retry.then_some(&mut self.recovery),
                         )?;
                         self.plan
                             .shared
@@ -312,17 +481,23 @@ impl Worker {
                             .fetch_add(acknowledged, Ordering::Relaxed);
                     }
                     Owner::Consumer(consumer, lane) => {
-                        let recorder = &mut self.recorder;
-                        let count = self.consumers[consumer].answer(
-                            lane,
-                            &self.plan.cluster,
-                            body,
-                            |due| recorder.consumed(due, now),
-                        )?;
-                        self.plan
-                            .shared
-                            .consumed
-                            .fetch_add(count, Ordering::Relaxed);
+                        let (recorder, shared) = (&mut self.recorder, &self.plan.shared);
+                        let reading = &mut self.consumers[consumer];
+                        if reading.replay {
+                            let got = reading.consumer.answer(lane, body, |_| {})?;
+                            shared.replayed.fetch_add(got.records, Ordering::Relaxed);
+                            shared
+                                .replayed_bytes
+                                .fetch_add(got.bytes, Ordering::Relaxed);
+                        } else {
+                            let count = |due| recorder.consumed(due, now);
+                            let got = reading.consumer.answer(lane, body, count)?;
+                            shared.consumed.fetch_add(got.records, Ordering::Relaxed);
+                            if got.stale {
+                                reading.not_before_ns = now + limits::RETRY_AFTER_NS;
+                                self.recovery.stale(now);
+                            }
+                        }
                     }
                 }
             }
@@ -344,11 +519,11 @@ impl Worker {
             return false;
         }
         self.produced();
-        let shared = &self.plan.shared;
-        self.consumers.is_empty()
+        let (shared, groups) = (&self.plan.shared, self.plan.workload.load.consumer_groups);
+        self.consumers.iter().all(|r| r.replay)
             || shared.producing.load(Ordering::Acquire) == 0
                 && shared.consumed.load(Ordering::Relaxed)
-                    >= shared.acknowledged.load(Ordering::Relaxed)
+                    >= shared.acknowledged.load(Ordering::Relaxed) * groups as u64
     }
 
     fn abandon(&mut self, now: u64, end: u64) {
@@ -358,23 +533,61 @@ impl Worker {
     }
 
     fn intervals(&mut self, now: u64) {
-        while now >= self.start_ns + (self.recorder.interval.index + 1) * limits::INTERVAL_NS {
-            self.send_interval(now);
-        }
+        let (recorder, sampler) = (&mut self.recorder, &mut self.sampler);
+        send_intervals(recorder, sampler, self.start_ns, &self.plan.intervals, now);
     }
+}
 
-    fn send_interval(&mut self, now: u64) {
-        self.sampler.look(now, self.recorder.window_ns.1);
-        let next = Interval::new(self.recorder.interval.index + 1);
-        let mut interval = std::mem::replace(&mut self.recorder.interval, next);
-        let begun = self.start_ns + interval.index * limits::INTERVAL_NS;
-        interval.length_ns = now.saturating_sub(begun).clamp(1, limits::INTERVAL_NS);
-        // What is due at the end itself isn't sent any more.
-        let last = self.recorder.window_ns.1.saturating_sub(1);
-        interval.in_flight = self.sampler.in_flight(now.min(last));
-        // Nobody listens any more only when the run has failed.
-        let _ = self.plan.intervals.send(interval);
+/// The schedule of producer `index` of a load that begins at `start_ns`.
+pub fn schedule(workload: &Workload, index: usize, start_ns: u64) -> Schedule {
+    let load = &workload.load;
+    let producers = load.producers;
+    let whole_ns = ((workload.time.warm_up_s + workload.time.length_s) * 1e9) as u64;
+    let constant = Schedule::new(
+        load.arrivals,
+        load.rate,
+        index,
+        producers,
+        load.seed,
+        start_ns,
+    );
+    match load.ramp_to {
+        Some(end) => constant.ramped(end, producers, whole_ns),
+        None => constant,
     }
+}
+
+/// Sends every interval that has ended.
+pub fn send_intervals(
+    recorder: &mut Recorder,
+    sampler: &mut Sampler,
+    start_ns: u64,
+    to: &Sender<Interval>,
+    now: u64,
+) {
+    while now >= start_ns + (recorder.interval.index + 1) * limits::INTERVAL_NS {
+        send_interval(recorder, sampler, start_ns, to, now);
+    }
+}
+
+/// Sends the interval as it is, and begins the next.
+pub fn send_interval(
+    recorder: &mut Recorder,
+    sampler: &mut Sampler,
+    start_ns: u64,
+    to: &Sender<Interval>,
+    now: u64,
+) {
+    sampler.look(now, recorder.window_ns.1);
+    let next = Interval::new(recorder.interval.index + 1);
+    let mut interval = std::mem::replace(&mut recorder.interval, next);
+    let begun = start_ns + interval.index * limits::INTERVAL_NS;
+    interval.length_ns = now.saturating_sub(begun).clamp(1, limits::INTERVAL_NS);
+    // What is due at the end itself isn't sent any more.
+    let last = recorder.window_ns.1.saturating_sub(1);
+    interval.in_flight = sampler.in_flight(now.min(last));
+    // Nobody listens any more only when the run has failed.
+    let _ = to.send(interval);
 }
 
 /// Takes the answer to a producer's oldest request; how many records it acknowledges.
@@ -391,6 +604,7 @@ fn answered(
     now: u64,
     recorder: &mut Recorder,
     sampler: &mut Sampler,
+    mut recovery: Option<&mut Recovery>,
 ) -> Result<u64, Error> {
     let mut request = producer
         .answered(lane)
@@ -401,6 +615,8 @@ fn answered(
     sampler.look(now, recorder.window_ns.1);
     let (mut acknowledged, mut left, mut hint) = (0, request.batches.len(), 0);
     let batches = &mut request.batches;
+    // Places of batches that are to be sent again, each with its partition.
+    let mut again: Vec<(usize, usize)> = Vec::new();
     let read = protocol::read_produce(&mut Reader(body), |topic, index, error| {
         let is_it = |b: &crate::batch::Batch| {
             cluster
@@ -415,21 +631,38 @@ fn answered(
         let Some(slot) = slot else { return };
         hint = slot + 1;
         let batch = &mut batches[slot];
-        batch.partition = usize::MAX; // answered
         left -= 1;
+        let partition = std::mem::replace(&mut batch.partition, usize::MAX); // answered
+        if let Some(recovery) = &mut recovery
+            && protocol::passes(error)
+        {
+            recovery.stale(now);
+            again.push((slot, partition));
+            return;
+        }
         sampler.completed(batch.due_ns.len() as u64);
+        let done = error == 0 || error == protocol::DUPLICATE && recovery.is_some();
         for due in &batch.due_ns {
-            match error {
-                0 => recorder.acknowledged(*due, now),
-                _ => recorder.refused(*due, now, error),
+            match done {
+                true => recorder.acknowledged(*due, now),
+                false => recorder.refused(*due, now, error),
             }
         }
-        if error == 0 {
+        if done {
             acknowledged += batch.due_ns.len() as u64;
+            recorder.acknowledged_bytes(batch.value_bytes, now);
         }
     });
     if read.is_err() || left > 0 {
         return Err(nonsense("to a produce request"));
+    }
+    recorder.totals.retried += again.len() as u64;
+    // From behind, so that places stay what they are.
+    again.sort_unstable();
+    for (slot, partition) in again.into_iter().rev() {
+        let mut batch = request.batches.remove(slot);
+        batch.partition = partition;
+        producer.again(batch, now);
     }
     producer.recycle(request);
     Ok(acknowledged)

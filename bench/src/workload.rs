@@ -1,8 +1,13 @@
 //! A workload: what is sent, how fast, by whom. A TOML file; unknown keys are refused, and so is what isn't built.
 
+mod sections;
+
+pub use sections::{Fault, Keys, Records, Replay, Signal, Sizes};
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::codec::Codec;
 use crate::error::Error;
 use crate::limits;
 
@@ -14,8 +19,12 @@ pub struct Workload {
     pub name: String,
     pub topics: Topics,
     pub load: Load,
+    pub records: Records,
     pub client: Client,
     pub time: Time,
+    /// In any order; each has its moment.
+    pub faults: Vec<Fault>,
+    pub replay: Option<Replay>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -36,12 +45,18 @@ pub struct Load {
     pub mode: Mode,
     /// Records a second of all producers together; of mode "open" only.
     pub rate: f64,
+    /// The rate at the end, which is gone to evenly from the load's beginning on; constant if not given.
+    pub ramp_to: Option<f64>,
     pub arrivals: Arrivals,
-    /// Length of a record's value in bytes; keys are null, values are random bytes.
+    /// Length of a record's value in bytes; values are random bytes.
     pub record_bytes: usize,
     pub producers: usize,
-    /// 0 for none; each partition is read by one consumer.
+    /// Of each group; 0 for none. In a group each partition is read by one consumer.
     pub consumers: usize,
+    /// Every group reads everything. Partitions are dealt out evenly, without the broker's coordinator.
+    pub consumer_groups: usize,
+    /// When consumers begin to read, in seconds from the load's beginning: what was sent before is their backlog.
+    pub consumers_begin_s: f64,
     /// Of the arrivals.
     pub seed: u64,
 }
@@ -77,9 +92,18 @@ pub struct Client {
     pub max_request_bytes: usize,
     /// What a producer holds for a broker that is behind, in bytes; beyond it records keep their scheduled moment and wait unmade.
     pub buffer_bytes: usize,
+    /// Of records without a key.
     pub partitioner: Partitioner,
-    /// Threads of the load; producers and consumers are dealt out over them.
+    pub codec: Codec,
+    /// Batches carry a producer id and sequence numbers, which the broker checks.
+    pub idempotence: bool,
+    /// What a broker refuses for a while is sent again, lost connections are made again, leaders that move are followed. Without it a refused
+    /// record makes a run no result, and a lost connection ends it.
+    pub retry: bool,
+    /// Threads of the load; producers are dealt out over them.
     pub threads: usize,
+    /// Threads that only read; 0 to let the producers' threads do it. If not given: one where the load has a CPU more than `threads`, else none.
+    pub consumer_threads: Option<usize>,
     /// How long before a record is due the thread polls instead of sleeping, in microseconds.
     pub spin_us: u64,
 }
@@ -139,10 +163,13 @@ impl Default for Load {
         Load {
             mode: Mode::Open,
             rate: 5_000.0,
+            ramp_to: None,
             arrivals: Arrivals::Constant,
             record_bytes: 1024,
             producers: 1,
             consumers: 0,
+            consumer_groups: 1,
+            consumers_begin_s: 0.0,
             seed: 1,
         }
     }
@@ -158,7 +185,11 @@ impl Default for Client {
             max_request_bytes: 1 << 20,
             buffer_bytes: 32 << 20,
             partitioner: Partitioner::RoundRobin,
+            codec: Codec::None,
+            idempotence: false,
+            retry: false,
             threads: 1,
+            consumer_threads: None,
             spin_us: 0,
         }
     }
@@ -189,6 +220,7 @@ impl Workload {
         let Workload {
             topics,
             load,
+            records,
             client,
             time,
             ..
@@ -215,8 +247,36 @@ impl Workload {
         )?;
         within("load.producers", load.producers, 1, limits::MAX_CLIENTS)?;
         within("load.consumers", load.consumers, 0, limits::MAX_CLIENTS)?;
+        within(
+            "load.consumer-groups",
+            load.consumer_groups,
+            1,
+            limits::MAX_CLIENTS,
+        )?;
+        within(
+            "consumers of all groups",
+            self.consumers(),
+            0,
+            limits::MAX_CLIENTS,
+        )?;
+        within(
+            "load.consumers-begin-s",
+            load.consumers_begin_s,
+            0.0,
+            limits::MAX_RUN_S,
+        )?;
         if load.mode == Mode::Open {
             within("load.rate", load.rate, 0.1, limits::MAX_RATE)?;
+            if let Some(end) = load.ramp_to {
+                within("load.ramp-to", end, 0.1, limits::MAX_RATE)?;
+            }
+        } else if load.ramp_to.is_some() {
+            return refuse("load.ramp-to is of mode \"open\": a closed loop has no rate");
+        }
+        records.check()?;
+        self.faults.iter().try_for_each(Fault::check)?;
+        if let Some(replay) = &self.replay {
+            replay.check(load)?;
         }
         if load.mode != Mode::Open && client.linger_ms != 0.0 {
             return refuse("client.linger-ms is of mode \"open\": a closed loop sends what it has");
@@ -238,10 +298,21 @@ impl Workload {
         within(
             "client.buffer-bytes",
             client.buffer_bytes,
-            load.record_bytes,
+            self.record_bounds().1,
             limits::MAX_BUFFER_BYTES / load.producers,
         )?;
         within("client.threads", client.threads, 1, limits::MAX_THREADS)?;
+        within(
+            "client.consumer-threads",
+            client.consumer_threads.unwrap_or(0),
+            0,
+            limits::MAX_THREADS,
+        )?;
+        if client.idempotence && (client.acks != Acks::All || client.max_in_flight > 5) {
+            return refuse(
+                "client.idempotence takes acks \"all\" and a max-in-flight of at most 5",
+            );
+        }
         within("client.spin-us", client.spin_us, 0, 1_000_000)?;
         within("time.warm-up-s", time.warm_up_s, 0.0, limits::MAX_RUN_S)?;
         within("time.length-s", time.length_s, 0.1, limits::MAX_RUN_S)?;
@@ -253,6 +324,34 @@ impl Workload {
         self.topics
             .count
             .saturating_mul(self.topics.partitions.max(0) as usize)
+    }
+
+    /// Consumers of all groups together.
+    pub fn consumers(&self) -> usize {
+        self.load
+            .consumers
+            .saturating_mul(self.load.consumer_groups)
+    }
+
+    /// Bytes of the shortest and of the longest value.
+    pub fn record_bounds(&self) -> (usize, usize) {
+        match self.records.sizes {
+            Sizes::Fixed => (self.load.record_bytes, self.load.record_bytes),
+            _ => (self.records.smallest_bytes, self.records.largest_bytes),
+        }
+    }
+
+    /// The same load at a share of its size: rates, and what is replayed. Partitions, clients and records stay as they are.
+    pub fn scaled(mut self, factor: f64) -> Workload {
+        self.load.rate *= factor;
+        self.load.ramp_to = self.load.ramp_to.map(|rate| rate * factor);
+        if let Some(replay) = &mut self.replay {
+            replay.bytes = (replay.bytes as f64 * factor) as u64;
+        }
+        if factor != 1.0 {
+            self.name = format!("{} × {factor}", self.name);
+        }
+        self
     }
 
     /// The moments between which a record must be scheduled to count, in nanoseconds of the run's clock, given its start.
@@ -297,7 +396,11 @@ mod tests {
             "[topics]\npartition = 3",
             "[load]\nramp = 3",
             "[load]\nmode = \"half-open\"",
-            "[client]\nidempotence = true",
+            "[client]\nidempotence = 1",
+            "[client]\ncodec = \"brotli\"",
+            "[records]\nkeys = \"some\"",
+            "[[faults]]\nat-s = 5\nsignal = \"HUP\"",
+            "[replay]\nbyte = 5",
             "[client]\nacks = \"0\"",
             "[client]\nacks = 1",
             "[time]\nlength = 3",
@@ -323,6 +426,15 @@ mod tests {
             "[time]\nlength-s = 0",
             "[time]\nwarm-up-s = -1",
             "[load]\nmode = \"flat-out\"\n[client]\nlinger-ms = 1",
+            "[load]\nmode = \"flat-out\"\nramp-to = 5",
+            "[load]\nconsumers = 100\nconsumer-groups = 100",
+            "[client]\nidempotence = true\nacks = \"1\"",
+            "[client]\nidempotence = true\nmax-in-flight = 6",
+            "[records]\nsizes = \"uniform\"\nsmallest-bytes = 20\nlargest-bytes = 19",
+            "[records]\ncompressible = 1.5",
+            "[records]\nkeys = \"zipf\"\nkey-count = 0",
+            "[[faults]]\nat-s = 5",
+            "[[faults]]\nat-s = -1\ncommand = \"true\"",
         ] {
             assert!(
                 matches!(Workload::parse(text), Err(Error::Usage(_))),
@@ -345,8 +457,10 @@ mod tests {
             );
             let again = Workload::parse(&toml::to_string(&workload).unwrap()).unwrap();
             assert_eq!(workload, again, "what is written down reads back");
+            assert!(crate::shipped(&workload.name).is_some());
+            assert_eq!(workload.clone().scaled(1.0), workload);
             count += 1;
         }
-        assert!(count >= 8);
+        assert_eq!(count, crate::SHIPPED.len());
     }
 }

@@ -37,7 +37,7 @@ impl Bench {
         let schedule = (workload.load.mode == Mode::Open)
             .then(|| Schedule::new(Arrivals::Constant, workload.load.rate, 0, 1, 1, 0));
         Bench {
-            producer: Producer::new(workload, &cluster(partitions, brokers), 0, schedule),
+            producer: Producer::new(workload, &cluster(partitions, brokers), 0, schedule, None),
             recorder: Recorder::new((0, end_ns)),
             pool: vec![7; limits::PAYLOAD_POOL_BYTES + limits::MAX_RECORD_BYTES],
             end_ns,
@@ -215,7 +215,80 @@ fn sticky_fills_one_partition_round_robin_all() {
     }
 }
 
+/// What lies in a partition, and the sequence number that it takes next.
+#[derive(Clone, Default)]
+struct Taken {
+    due_ns: Vec<u64>,
+    next: i32,
+}
+
 proptest! {
+    /// A broker that refuses for a while, loses connections and answers, and moves leaders: with retries and idempotence every record is taken once,
+    /// in its partition's order.
+    #[test]
+    fn through_all_trouble_every_record_is_taken_once(
+        linger in 0u64..10, in_flight in 1usize..6, partitions in 1usize..6, trouble in prop::collection::vec(0u8..12, 20..200)
+    ) {
+        let text = format!("[load]\nrate = 2000\nrecord-bytes = 500\n[client]\nlinger-ms = {linger}\nbatch-bytes = 2500\nmax-in-flight = {in_flight}\n\
+             idempotence = true\nretry = true");
+        let (end, brokers) = (200 * MS, 2);
+        let mut b = Bench::new(&workload(&text), partitions, brokers, end);
+        b.producer.id = Some((9, 0));
+        b.producer.sequences = vec![0; partitions];
+        let mut leaders = b.producer.leaders.clone();
+        let mut taken = vec![Taken::default(); partitions];
+        let (mut now, mut turn) = (0, 0);
+        while !b.producer.is_done(end) {
+            prop_assert!(turn < 20_000, "it ends");
+            let trouble = *trouble.get(turn % 300).unwrap_or(&0);
+            b.generate(now);
+            if now >= end { b.producer.finish(); }
+            for lane in 0..brokers {
+                while b.producer.next_request(lane, now).is_some() {}
+                if b.producer.lanes[lane].in_flight.is_empty() || trouble == 1 { continue; }
+                // The broker takes it, whether or not it then manages to say so.
+                let request = b.producer.lanes[lane].in_flight.front().unwrap();
+                let mut verdicts = Vec::new();
+                for batch in &request.batches {
+                    let (_, _, sequence) = batch.ids.unwrap();
+                    let log = &mut taken[batch.partition];
+                    let led = leaders[batch.partition] == lane;
+                    verdicts.push(if led && trouble != 2 && sequence == log.next {
+                        log.next += batch.due_ns.len() as i32;
+                        log.due_ns.extend_from_slice(&batch.due_ns);
+                        true
+                    } else {
+                        led && trouble != 2 && sequence < log.next
+                    });
+                }
+                if trouble == 3 {
+                    b.producer.lost(lane, now);
+                    b.producer.found(lane);
+                    continue;
+                }
+                let mut request = b.producer.answered(lane).unwrap();
+                for slot in (0..verdicts.len()).rev().filter(|s| !verdicts[*s]) {
+                    let batch = request.batches.remove(slot);
+                    b.producer.again(batch, now);
+                }
+                b.producer.recycle(request);
+            }
+            if trouble == 4 {
+                leaders.iter_mut().for_each(|l| *l = 1 - *l);
+            }
+            if trouble == 5 || turn % 20 == 0 {
+                b.producer.follow(&leaders);
+            }
+            now += MS;
+            turn += 1;
+        }
+        prop_assert_eq!((b.producer.held_bytes, b.producer.unsent_bytes), (0, 0));
+        prop_assert!(taken.iter().all(|t| t.due_ns.windows(2).all(|w| w[0] < w[1])), "in order");
+        let mut all: Vec<u64> = taken.iter().flat_map(|t| t.due_ns.clone()).collect();
+        all.sort_unstable();
+        prop_assert_eq!(all, (0..400).map(|n| n * MS / 2).collect::<Vec<_>>());
+    }
+
     /// Whatever the settings and whenever the broker answers: every record due is sent once, in its partition's order, and counted out again.
     #[test]
     fn every_record_is_sent_once(

@@ -13,7 +13,9 @@ pub enum Scale {
 }
 
 pub struct Series {
-    pub name: String,
+    /// For the legend; a series without a name is one more of the colour before it.
+    pub name: Option<String>,
+    pub colour: usize,
     pub points: Vec<(f64, f64)>,
 }
 
@@ -23,6 +25,10 @@ pub struct Chart {
     pub y_label: String,
     pub x: Scale,
     pub y: Scale,
+    /// What lies before this on the x axis is shaded.
+    pub shaded: f64,
+    /// Moments on the x axis that something happened at, and what.
+    pub marks: Vec<(f64, String)>,
     pub series: Vec<Series>,
 }
 
@@ -139,7 +145,10 @@ impl Chart {
         let points = || self.series.iter().flat_map(|s| &s.points);
         let x = Axis::of(self.x, points().map(|p| p.0));
         let y = Axis::of(self.y, points().map(|p| p.1));
-        let height = TOP + PLOT_HEIGHT + BOTTOM + LEGEND_LINE * self.series.len() as f64;
+        let height = TOP
+            + PLOT_HEIGHT
+            + BOTTOM
+            + LEGEND_LINE * self.series.iter().filter(|s| s.name.is_some()).count() as f64;
         let (right, bottom) = (WIDTH - RIGHT, TOP + PLOT_HEIGHT);
         let across = |at: f64| LEFT + at * (right - LEFT);
         let up = |at: f64| bottom - at * PLOT_HEIGHT;
@@ -148,6 +157,23 @@ impl Chart {
              <rect width=\"{WIDTH}\" height=\"{height}\" fill=\"#fff\"/><text x=\"{LEFT}\" y=\"20\" font-size=\"15\" font-weight=\"600\">{}</text>",
             escape(&self.title)
         );
+        if self.shaded > 0.0
+            && let Some(end) = x.place(self.shaded)
+        {
+            out += &format!(
+                "<rect x=\"{LEFT}\" y=\"{TOP}\" width=\"{:.1}\" height=\"{PLOT_HEIGHT}\" fill=\"#f3f3f3\"/>",
+                end * (right - LEFT)
+            );
+        }
+        for (value, what) in &self.marks {
+            let Some(at) = x.place(*value).map(across) else {
+                continue;
+            };
+            out += &format!(
+                "<line x1=\"{at:.1}\" x2=\"{at:.1}\" y1=\"{TOP}\" y2=\"{bottom}\" stroke=\"#a00\" stroke-dasharray=\"4 3\"><title>{}</title></line>",
+                escape(what)
+            );
+        }
         for (value, label) in x.marks() {
             let Some(at) = x.place(value).map(across) else {
                 continue;
@@ -177,39 +203,115 @@ impl Chart {
             TOP - 8.0,
             escape(&self.y_label)
         );
-        for (index, series) in self.series.iter().enumerate() {
-            let colour = COLOURS[index % COLOURS.len()];
-            let dash = if index >= COLOURS.len() {
-                " stroke-dasharray=\"6 3\""
-            } else {
-                ""
+        let thin = self.series.iter().any(|s| s.name.is_none());
+        let mut line_of_legend = 0.0;
+        for series in &self.series {
+            let colour = COLOURS[series.colour % COLOURS.len()];
+            let dash = match series.colour >= COLOURS.len() {
+                true => " stroke-dasharray=\"6 3\"",
+                false => "",
             };
+            let look = match thin {
+                true => "stroke-width=\"1.2\" opacity=\"0.75\"",
+                false => "stroke-width=\"2\"",
+            };
+            let place = |p: &(f64, f64)| Some((across(x.place(p.0)?), up(y.place(p.1)?)));
             let line: Vec<String> = series
                 .points
                 .iter()
-                .filter_map(|p| {
-                    Some(format!(
-                        "{:.1},{:.1}",
-                        across(x.place(p.0)?),
-                        up(y.place(p.1)?)
-                    ))
-                })
+                .filter_map(place)
+                .map(|(x, y)| format!("{x:.1},{y:.1}"))
                 .collect();
-            let text_y = bottom + BOTTOM + LEGEND_LINE * index as f64;
             out += &format!(
-                "<polyline points=\"{}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"2\" stroke-linejoin=\"round\"{dash}/>\
-                 <line x1=\"{LEFT}\" x2=\"{:.1}\" y1=\"{:.1}\" y2=\"{:.1}\" stroke=\"{colour}\" stroke-width=\"3\"{dash}/>\
+                "<polyline points=\"{}\" fill=\"none\" stroke=\"{colour}\" {look} stroke-linejoin=\"round\"{dash}/>",
+                line.join(" ")
+            );
+            let Some(name) = &series.name else { continue };
+            let text_y = bottom + BOTTOM + LEGEND_LINE * line_of_legend;
+            line_of_legend += 1.0;
+            out += &format!(
+                "<line x1=\"{LEFT}\" x2=\"{:.1}\" y1=\"{text_y:.1}\" y2=\"{text_y:.1}\" stroke=\"{colour}\" stroke-width=\"3\"{dash}/>\
                  <text x=\"{:.1}\" y=\"{:.1}\">{}</text>",
-                line.join(" "),
                 LEFT + 24.0,
-                text_y,
-                text_y,
                 LEFT + 32.0,
                 text_y + 4.0,
-                escape(&series.name)
+                escape(name)
             );
         }
         out + "</svg>"
+    }
+}
+
+/// Ratios with their spread, one a line, on a log axis with 1 marked: what is right of it is better.
+pub struct Spread {
+    pub title: String,
+    /// Figure, lowest, median, highest.
+    pub lines: Vec<(String, f64, f64, f64)>,
+}
+
+const SPREAD_LEFT: f64 = 190.0;
+const SPREAD_LINE: f64 = 26.0;
+
+impl Spread {
+    pub fn svg(&self) -> String {
+        let all = self.lines.iter().flat_map(|l| [l.1, l.3]).chain([1.0]);
+        let axis = Axis::of(Scale::Log, all);
+        let bottom = TOP + SPREAD_LINE * self.lines.len() as f64;
+        let (height, right) = (bottom + BOTTOM, WIDTH - RIGHT - 60.0);
+        let across = |value: f64| {
+            let at = axis.place(value).unwrap_or(0.0);
+            SPREAD_LEFT + at * (right - SPREAD_LEFT)
+        };
+        let mut out = format!(
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" font-family=\"system-ui,sans-serif\" font-size=\"12\">\
+             <rect width=\"{WIDTH}\" height=\"{height}\" fill=\"#fff\"/><text x=\"10\" y=\"20\" font-size=\"15\" font-weight=\"600\">{}</text>",
+            escape(&self.title)
+        );
+        for (value, label) in axis.marks() {
+            let (at, strong) = (across(value), (value - 1.0).abs() < 1e-9);
+            let colour = if strong { "#555" } else { "#e4e4e4" };
+            out += &format!(
+                "<line x1=\"{at:.1}\" x2=\"{at:.1}\" y1=\"{TOP}\" y2=\"{bottom}\" stroke=\"{colour}\"/>\
+                 <text x=\"{at:.1}\" y=\"{:.1}\" text-anchor=\"middle\" fill=\"#555\">{label}×</text>",
+                bottom + 16.0
+            );
+        }
+        for (index, (name, low, median, high)) in self.lines.iter().enumerate() {
+            let y = TOP + SPREAD_LINE * (index as f64 + 0.5);
+            let colour = if *low >= super::LEVEL {
+                COLOURS[0]
+            } else {
+                COLOURS[1]
+            };
+            out += &format!(
+                "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>\
+                 <line x1=\"{:.1}\" x2=\"{:.1}\" y1=\"{y:.1}\" y2=\"{y:.1}\" stroke=\"{colour}\" stroke-width=\"8\" stroke-linecap=\"round\" opacity=\"0.45\"/>\
+                 <circle cx=\"{:.1}\" cy=\"{y:.1}\" r=\"4.5\" fill=\"{colour}\"/><text x=\"{:.1}\" y=\"{:.1}\" fill=\"{colour}\">{}</text>",
+                SPREAD_LEFT - 12.0,
+                y + 4.0,
+                escape(name),
+                across(*low),
+                across(*high),
+                across(*median),
+                across(*high) + 12.0,
+                y + 4.0,
+                times(*low)
+            );
+        }
+        out += &format!(
+            "<text x=\"{right:.1}\" y=\"{:.1}\" text-anchor=\"end\" fill=\"#555\">times better; the bar is lowest to highest, the dot the median, the number the lowest</text>",
+            bottom + 34.0
+        );
+        out + "</svg>"
+    }
+}
+
+/// A ratio with two digits that count.
+fn times(value: f64) -> String {
+    match value {
+        v if v >= 10.0 => format!("{v:.0}×"),
+        v if v >= 0.1 => format!("{v:.2}×"),
+        v => format!("{v:.3}×"),
     }
 }
 
@@ -231,6 +333,21 @@ mod tests {
         let percentiles = Axis::of(Scale::Percentile, [1.0, 5_000.0].into_iter());
         let labels: Vec<String> = percentiles.marks().into_iter().map(|m| m.1).collect();
         assert_eq!(labels, ["0", "p90", "p99", "p99.9", "p99.99"]);
+    }
+
+    #[test]
+    fn a_spread_says_its_lowest() {
+        let spread = Spread {
+            title: "a < b".into(),
+            lines: vec![
+                ("p99".into(), 2.5, 3.0, 40.0),
+                ("cpu".into(), 0.04, 0.05, 2.0),
+            ],
+        };
+        let svg = spread.svg();
+        assert!(svg.contains("2.50×") && svg.contains("0.040×") && svg.contains("a &lt; b"));
+        assert_eq!(svg.matches("<circle").count(), 2);
+        assert!(!svg.contains("NaN") && !svg.contains("inf"));
     }
 
     #[test]
