@@ -78,3 +78,5 @@ pub const PRODUCER_ID_BLOCK: u32 = 1_000;
 pub const AUTO_CREATE_TOPICS: usize = 100;
 /// Bytes of a topic name.
 pub const TOPIC_NAME_BYTES: usize = 249;
+/// Partitions of one DescribeTopicPartitions answer (Kafka's `max.request.partition.size.limit`).
+pub const DESCRIBED_PARTITIONS: usize = 2_000;

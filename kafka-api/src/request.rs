@@ -4,7 +4,9 @@
 use std::sync::Arc;
 
 use cluster::Refused;
-use cluster::controller::{AlterTopic, CreatedTopic, NewTopic, ProducerIds, TopicRef};
+use cluster::controller::{
+    AlterTopic, CreatedTopic, NewPartitions, NewTopic, ProducerIds, TopicRef,
+};
 use cluster::metadata::Change;
 use cluster::view::Announcement;
 use engine::batch::Batch;
@@ -46,6 +48,7 @@ pub enum ShardRequest {
     },
     Offsets(Vec<OffsetQuery>),
     Epochs(Vec<EpochQuery>),
+    Trim(TrimCall),
     /// To shard 0.
     Controller(ControllerCall),
     /// From shard 0: the metadata changed.
@@ -62,6 +65,8 @@ pub enum ShardReply {
     Fetch(FetchReply),
     Offsets(Vec<OffsetAnswer>),
     Epochs(Vec<EpochAnswer>),
+    /// For each query the log start that came of it.
+    Trim(Vec<Result<i64, ErrorCode>>),
     Controller(ControllerReply),
     Done,
     Metrics(Vec<Sample>),
@@ -146,12 +151,28 @@ pub struct EpochAnswer {
     pub end_offset: i64,
 }
 
+/// DeleteRecords: move the starts of logs (L9).
+#[derive(Debug)]
+pub struct TrimCall {
+    pub queries: Vec<TrimQuery>,
+    /// After this long the answer is REQUEST_TIMED_OUT; the move may still happen.
+    pub timeout_ms: u32,
+}
+
+/// `offset` is the new start; -1 is the high watermark.
+#[derive(Clone, Copy, Debug)]
+pub struct TrimQuery {
+    pub group: GroupId,
+    pub offset: i64,
+}
+
 /// What shard 0 is asked to change.
 #[derive(Debug)]
 pub enum ControllerCall {
     Create(NewTopic),
     Delete(TopicRef),
     Alter(AlterTopic),
+    AddPartitions(NewPartitions),
     ProducerIds,
 }
 
@@ -160,5 +181,7 @@ pub enum ControllerReply {
     Created(Result<CreatedTopic, Refused>),
     Deleted(Result<(String, TopicId), Refused>),
     Altered(Result<(), Refused>),
+    /// How many the topic has now.
+    PartitionsAdded(Result<i32, Refused>),
     ProducerIds(Result<ProducerIds, Refused>),
 }

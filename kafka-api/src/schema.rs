@@ -29,6 +29,8 @@ enum Kind {
     FixedArray(usize),
     /// An array of strings.
     StrArray,
+    /// A structure behind a byte that says whether it is there.
+    Maybe(&'static [Field]),
 }
 
 const fn all(kind: Kind) -> Field {
@@ -47,7 +49,7 @@ const fn between(from: i16, to: i16, kind: Kind) -> Field {
     Field { from, to, kind }
 }
 
-use Kind::{Array, Fixed, FixedArray, Str, StrArray};
+use Kind::{Array, Fixed, FixedArray, Maybe, Str, StrArray};
 
 const LIST_OFFSETS: &[Field] = &[
     all(Fixed(4)),
@@ -121,6 +123,32 @@ const INCREMENTAL_ALTER_CONFIGS: &[Field] = &[
     all(Fixed(1)),
 ];
 
+const DELETE_RECORDS: &[Field] = &[
+    all(Array(&[
+        all(Str),
+        all(Array(&[all(Fixed(4)), all(Fixed(8))])),
+    ])),
+    all(Fixed(4)),
+];
+
+const CREATE_PARTITIONS: &[Field] = &[
+    all(Array(&[
+        all(Str),
+        all(Fixed(4)),
+        all(Array(&[all(FixedArray(4))])),
+    ])),
+    all(Fixed(4)),
+    all(Fixed(1)),
+];
+
+const DESCRIBE_CLUSTER: &[Field] = &[all(Fixed(1)), since(1, Fixed(1)), since(2, Fixed(1))];
+
+const DESCRIBE_TOPIC_PARTITIONS: &[Field] = &[
+    all(Array(&[all(Str)])),
+    all(Fixed(4)),
+    all(Maybe(&[all(Str), all(Fixed(4))])),
+];
+
 fn schema(key: ApiKey) -> &'static [Field] {
     match key {
         ApiKey::ListOffsets => LIST_OFFSETS,
@@ -132,6 +160,10 @@ fn schema(key: ApiKey) -> &'static [Field] {
         ApiKey::OffsetForLeaderEpoch => OFFSET_FOR_LEADER_EPOCH,
         ApiKey::DescribeConfigs => DESCRIBE_CONFIGS,
         ApiKey::IncrementalAlterConfigs => INCREMENTAL_ALTER_CONFIGS,
+        ApiKey::DeleteRecords => DELETE_RECORDS,
+        ApiKey::CreatePartitions => CREATE_PARTITIONS,
+        ApiKey::DescribeCluster => DESCRIBE_CLUSTER,
+        ApiKey::DescribeTopicPartitions => DESCRIBE_TOPIC_PARTITIONS,
         ApiKey::Produce | ApiKey::Fetch => unreachable!("Produce and Fetch are read by hand"),
     }
 }
@@ -145,6 +177,7 @@ fn smallest(fields: &[Field], version: i16, flexible: bool) -> usize {
         }
         bytes += match field.kind {
             Fixed(n) => n,
+            Maybe(_) => 1,
             _ if flexible => 1,
             Str => 2,
             _ => 4,
@@ -177,6 +210,11 @@ fn walk(r: &mut Reader, fields: &[Field], version: i16, flexible: bool) -> Resul
                     r.skip_string(flexible)?;
                 }
             }
+            Maybe(fields) => match r.i8()? {
+                -1 => {}
+                1 => walk(r, fields, version, flexible)?,
+                _ => return Err(Malformed::Schema),
+            },
         }
     }
     r.skip_tags(flexible)
@@ -339,6 +377,42 @@ mod tests {
                     ]),
             ])
         });
+    }
+
+    #[test]
+    fn the_schemas_of_admin_requests_agree_with_the_library() {
+        agrees(ApiKey::DeleteRecords, 2, |_| {
+            m::DeleteRecordsRequest::default().with_topics(vec![
+                m::delete_records_request::DeleteRecordsTopic::default()
+                    .with_name(s("a").into())
+                    .with_partitions(vec![Default::default(), Default::default()]),
+            ])
+        });
+        agrees(ApiKey::CreatePartitions, 3, |_| {
+            m::CreatePartitionsRequest::default().with_topics(vec![
+                m::create_partitions_request::CreatePartitionsTopic::default()
+                    .with_name(s("a").into())
+                    .with_assignments(Some(vec![
+                        m::create_partitions_request::CreatePartitionsAssignment::default()
+                            .with_broker_ids(vec![1.into(), 2.into()]),
+                    ])),
+                m::create_partitions_request::CreatePartitionsTopic::default()
+                    .with_assignments(None),
+            ])
+        });
+        agrees(ApiKey::DescribeCluster, 2, |_| {
+            m::DescribeClusterRequest::default()
+        });
+        for cursor in [None, Some(Default::default())] {
+            agrees(ApiKey::DescribeTopicPartitions, 0, |_| {
+                m::DescribeTopicPartitionsRequest::default()
+                    .with_topics(vec![
+                        m::describe_topic_partitions_request::TopicRequest::default()
+                            .with_name(s("abc").into()),
+                    ])
+                    .with_cursor(cursor.clone())
+            });
+        }
     }
 
     #[test]

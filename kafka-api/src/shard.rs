@@ -25,7 +25,7 @@ use raftgroup::{Group, Groups};
 
 use crate::error::ErrorCode;
 use crate::handlers::produce::wire::{Endpoint, LeaderHint};
-use crate::handlers::{fetch, list_offsets, offset_for_leader_epoch, produce};
+use crate::handlers::{delete_records, fetch, list_offsets, offset_for_leader_epoch, produce};
 use crate::limits;
 use crate::request::{ControllerCall, ControllerReply, ShardReply, ShardRequest};
 use crate::sync::join_all;
@@ -163,7 +163,10 @@ impl Shard {
                 })
                 .detach();
             }
-            ShardRequest::Offsets(_) | ShardRequest::Epochs(_) | ShardRequest::Controller(_) => {
+            ShardRequest::Offsets(_)
+            | ShardRequest::Epochs(_)
+            | ShardRequest::Trim(_)
+            | ShardRequest::Controller(_) => {
                 let shard = self.clone();
                 rt::spawn(Queue::Latency, async move {
                     responder.reply(shard.answer(request).await);
@@ -195,6 +198,7 @@ impl Shard {
             ShardRequest::Epochs(queries) => {
                 ShardReply::Epochs(offset_for_leader_epoch::serve(self, &queries))
             }
+            ShardRequest::Trim(call) => ShardReply::Trim(delete_records::serve(self, call).await),
             ShardRequest::Controller(call) => ShardReply::Controller(self.control(call).await),
             other => unreachable!("{other:?} is not asked this way"),
         }
@@ -212,6 +216,9 @@ impl Shard {
                 ControllerCall::Create(_) => ControllerReply::Created(Err(not_here())),
                 ControllerCall::Delete(_) => ControllerReply::Deleted(Err(not_here())),
                 ControllerCall::Alter(_) => ControllerReply::Altered(Err(not_here())),
+                ControllerCall::AddPartitions(_) => {
+                    ControllerReply::PartitionsAdded(Err(not_here()))
+                }
                 ControllerCall::ProducerIds => ControllerReply::ProducerIds(Err(not_here())),
             };
         };
@@ -221,6 +228,12 @@ impl Shard {
             }
             ControllerCall::Create(new) => {
                 ControllerReply::Created(in_time(controller.create_topic(new)).await)
+            }
+            ControllerCall::AddPartitions(_) if self.groups.disk().refusing => {
+                ControllerReply::PartitionsAdded(Err(disk_is_full(self.groups.disk().free_bytes)))
+            }
+            ControllerCall::AddPartitions(new) => {
+                ControllerReply::PartitionsAdded(in_time(controller.create_partitions(new)).await)
             }
             ControllerCall::Delete(which) => {
                 ControllerReply::Deleted(in_time(controller.delete_topic(which)).await)
@@ -361,7 +374,7 @@ fn disk_is_full(free_bytes: u64) -> Refused {
     Refused::new(
         Refusal::StorageError,
         format!(
-            "The broker's disk is nearly full ({} MiB are free): no topic can be created until there is room.",
+            "The broker's disk is nearly full ({} MiB are free): no topic or partition can be created until there is room.",
             free_bytes >> 20
         ),
     )

@@ -30,10 +30,14 @@ pub enum ApiKey {
     ApiVersions = 18,
     CreateTopics = 19,
     DeleteTopics = 20,
+    DeleteRecords = 21,
     InitProducerId = 22,
     OffsetForLeaderEpoch = 23,
     DescribeConfigs = 32,
+    CreatePartitions = 37,
     IncrementalAlterConfigs = 44,
+    DescribeCluster = 60,
+    DescribeTopicPartitions = 75,
 }
 
 const fn api(key: ApiKey, min: i16, max: i16, flexible_from: i16) -> Api {
@@ -47,7 +51,7 @@ const fn api(key: ApiKey, min: i16, max: i16, flexible_from: i16) -> Api {
 }
 
 /// In ascending order of key, as ApiVersions answers.
-pub const TABLE: [Api; 11] = [
+pub const TABLE: &[Api] = &[
     Api {
         advertised_min: 0,
         ..api(ApiKey::Produce, 3, 13, 9)
@@ -58,10 +62,14 @@ pub const TABLE: [Api; 11] = [
     api(ApiKey::ApiVersions, 0, 5, 3),
     api(ApiKey::CreateTopics, 2, 7, 5),
     api(ApiKey::DeleteTopics, 1, 6, 4),
+    api(ApiKey::DeleteRecords, 0, 2, 2),
     api(ApiKey::InitProducerId, 0, 5, 2),
     api(ApiKey::OffsetForLeaderEpoch, 2, 4, 4),
     api(ApiKey::DescribeConfigs, 1, 4, 4),
+    api(ApiKey::CreatePartitions, 0, 3, 2),
     api(ApiKey::IncrementalAlterConfigs, 0, 1, 1),
+    api(ApiKey::DescribeCluster, 0, 2, 0),
+    api(ApiKey::DescribeTopicPartitions, 0, 0, 0),
 ];
 
 /// The row of a key, if there is one.
@@ -124,6 +132,16 @@ mod tests {
         check::<m::IncrementalAlterConfigsRequest, m::IncrementalAlterConfigsResponse>(
             ApiKey::IncrementalAlterConfigs,
             1,
+        );
+        check::<m::DeleteRecordsRequest, m::DeleteRecordsResponse>(ApiKey::DeleteRecords, 2);
+        check::<m::CreatePartitionsRequest, m::CreatePartitionsResponse>(
+            ApiKey::CreatePartitions,
+            3,
+        );
+        check::<m::DescribeClusterRequest, m::DescribeClusterResponse>(ApiKey::DescribeCluster, 2);
+        check::<m::DescribeTopicPartitionsRequest, m::DescribeTopicPartitionsResponse>(
+            ApiKey::DescribeTopicPartitions,
+            0,
         );
     }
 }

@@ -36,6 +36,18 @@ fn read(request: &Request) -> bool {
         ApiKey::IncrementalAlterConfigs => {
             schema::decode::<m::IncrementalAlterConfigsRequest>(request, version).is_ok()
         }
+        ApiKey::DeleteRecords => {
+            schema::decode::<m::DeleteRecordsRequest>(request, version).is_ok()
+        }
+        ApiKey::CreatePartitions => {
+            schema::decode::<m::CreatePartitionsRequest>(request, version).is_ok()
+        }
+        ApiKey::DescribeCluster => {
+            schema::decode::<m::DescribeClusterRequest>(request, version).is_ok()
+        }
+        ApiKey::DescribeTopicPartitions => {
+            schema::decode::<m::DescribeTopicPartitionsRequest>(request, version).is_ok()
+        }
     }
 }
 

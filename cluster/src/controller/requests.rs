@@ -298,11 +298,14 @@ impl Controller {
 }
 
 fn check_partitions(partitions: i32) -> Result<(), Refused> {
-    let refuse = |why: String| Err(Refused::new(Refusal::InvalidPartitions, why));
     match partitions {
-        ..=0 => refuse("A topic has at least one partition.".into()),
-        n if n > PARTITIONS_PER_TOPIC => refuse(format!(
-            "A topic can have {PARTITIONS_PER_TOPIC} partitions at most."
+        ..=0 => Err(Refused::new(
+            Refusal::InvalidPartitions,
+            "A topic has at least one partition.",
+        )),
+        n if n > PARTITIONS_PER_TOPIC => Err(Refused::new(
+            Refusal::PolicyViolation,
+            format!("A topic can have {PARTITIONS_PER_TOPIC} partitions at most."),
         )),
         _ => Ok(()),
     }

@@ -241,7 +241,7 @@ fn creates_are_refused_as_kafka_does() {
                 partitions: 10_001,
                 ..base()
             },
-            Refusal::InvalidPartitions,
+            Refusal::PolicyViolation,
         ),
         (
             NewTopic {

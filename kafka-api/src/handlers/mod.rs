@@ -12,9 +12,13 @@ use crate::shard::Shard;
 use crate::versions::ApiKey;
 
 pub mod api_versions;
+pub mod create_partitions;
 pub mod create_topics;
+pub mod delete_records;
 pub mod delete_topics;
+pub mod describe_cluster;
 pub mod describe_configs;
+pub mod describe_topic_partitions;
 pub mod fetch;
 pub mod incremental_alter_configs;
 pub mod init_producer_id;
@@ -105,6 +109,12 @@ pub async fn dispatch(shard: &Rc<Shard>, request: &Request) -> Result<Answer, Ma
         ApiKey::DescribeConfigs => describe_configs::handle(shard, request),
         ApiKey::IncrementalAlterConfigs => {
             Box::pin(incremental_alter_configs::handle(shard, request)).await
+        }
+        ApiKey::DeleteRecords => Box::pin(delete_records::handle(shard, request)).await,
+        ApiKey::CreatePartitions => Box::pin(create_partitions::handle(shard, request)).await,
+        ApiKey::DescribeCluster => describe_cluster::handle(shard, request),
+        ApiKey::DescribeTopicPartitions => {
+            Box::pin(describe_topic_partitions::handle(shard, request)).await
         }
     }
 }

@@ -1,0 +1,44 @@
+//! Good requests of the administrative APIs.
+
+use bytes::BytesMut;
+use kafka_protocol::messages as m;
+
+use super::{encoded, s};
+use crate::versions::ApiKey;
+
+pub(super) fn body(key: ApiKey, version: i16) -> BytesMut {
+    match key {
+        ApiKey::DeleteRecords => {
+            use m::delete_records_request as r;
+            let topic = r::DeleteRecordsTopic::default()
+                .with_name(s("orders").into())
+                .with_partitions(vec![r::DeleteRecordsPartition::default().with_offset(-1)]);
+            let request = m::DeleteRecordsRequest::default().with_topics(vec![topic]);
+            encoded(&request, version)
+        }
+        ApiKey::CreatePartitions => {
+            use m::create_partitions_request as r;
+            let topic = r::CreatePartitionsTopic::default()
+                .with_name(s("orders").into())
+                .with_count(3)
+                .with_assignments(Some(vec![
+                    r::CreatePartitionsAssignment::default().with_broker_ids(vec![1.into()]),
+                ]));
+            let request = m::CreatePartitionsRequest::default().with_topics(vec![topic]);
+            encoded(&request, version)
+        }
+        ApiKey::DescribeCluster => encoded(&m::DescribeClusterRequest::default(), version),
+        ApiKey::DescribeTopicPartitions => {
+            use m::describe_topic_partitions_request as r;
+            let request = m::DescribeTopicPartitionsRequest::default()
+                .with_topics(vec![
+                    r::TopicRequest::default().with_name(s("orders").into()),
+                ])
+                .with_cursor(Some(
+                    r::Cursor::default().with_topic_name(s("orders").into()),
+                ));
+            encoded(&request, version)
+        }
+        other => unreachable!("{other:?} has no sample"),
+    }
+}
