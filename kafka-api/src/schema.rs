@@ -123,6 +123,15 @@ const INCREMENTAL_ALTER_CONFIGS: &[Field] = &[
     all(Fixed(1)),
 ];
 
+const ALTER_CONFIGS: &[Field] = &[
+    all(Array(&[
+        all(Fixed(1)),
+        all(Str),
+        all(Array(&[all(Str), all(Str)])),
+    ])),
+    all(Fixed(1)),
+];
+
 const DELETE_RECORDS: &[Field] = &[
     all(Array(&[
         all(Str),
@@ -160,6 +169,7 @@ fn schema(key: ApiKey) -> &'static [Field] {
         ApiKey::OffsetForLeaderEpoch => OFFSET_FOR_LEADER_EPOCH,
         ApiKey::DescribeConfigs => DESCRIBE_CONFIGS,
         ApiKey::IncrementalAlterConfigs => INCREMENTAL_ALTER_CONFIGS,
+        ApiKey::AlterConfigs => ALTER_CONFIGS,
         ApiKey::DeleteRecords => DELETE_RECORDS,
         ApiKey::CreatePartitions => CREATE_PARTITIONS,
         ApiKey::DescribeCluster => DESCRIBE_CLUSTER,
@@ -381,6 +391,17 @@ mod tests {
 
     #[test]
     fn the_schemas_of_admin_requests_agree_with_the_library() {
+        agrees(ApiKey::AlterConfigs, 2, |_| {
+            m::AlterConfigsRequest::default().with_resources(vec![
+                m::alter_configs_request::AlterConfigsResource::default()
+                    .with_resource_name(s("a"))
+                    .with_configs(vec![
+                        m::alter_configs_request::AlterableConfig::default()
+                            .with_name(s("k"))
+                            .with_value(None),
+                    ]),
+            ])
+        });
         agrees(ApiKey::DeleteRecords, 2, |_| {
             m::DeleteRecordsRequest::default().with_topics(vec![
                 m::delete_records_request::DeleteRecordsTopic::default()

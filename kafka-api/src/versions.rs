@@ -34,6 +34,7 @@ pub enum ApiKey {
     InitProducerId = 22,
     OffsetForLeaderEpoch = 23,
     DescribeConfigs = 32,
+    AlterConfigs = 33,
     CreatePartitions = 37,
     IncrementalAlterConfigs = 44,
     DescribeCluster = 60,
@@ -66,6 +67,7 @@ pub const TABLE: &[Api] = &[
     api(ApiKey::InitProducerId, 0, 5, 2),
     api(ApiKey::OffsetForLeaderEpoch, 2, 4, 4),
     api(ApiKey::DescribeConfigs, 1, 4, 4),
+    api(ApiKey::AlterConfigs, 0, 2, 2),
     api(ApiKey::CreatePartitions, 0, 3, 2),
     api(ApiKey::IncrementalAlterConfigs, 0, 1, 1),
     api(ApiKey::DescribeCluster, 0, 2, 0),
@@ -133,6 +135,7 @@ mod tests {
             ApiKey::IncrementalAlterConfigs,
             1,
         );
+        check::<m::AlterConfigsRequest, m::AlterConfigsResponse>(ApiKey::AlterConfigs, 2);
         check::<m::DeleteRecordsRequest, m::DeleteRecordsResponse>(ApiKey::DeleteRecords, 2);
         check::<m::CreatePartitionsRequest, m::CreatePartitionsResponse>(
             ApiKey::CreatePartitions,

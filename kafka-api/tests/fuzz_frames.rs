@@ -36,6 +36,7 @@ fn read(request: &Request) -> bool {
         ApiKey::IncrementalAlterConfigs => {
             schema::decode::<m::IncrementalAlterConfigsRequest>(request, version).is_ok()
         }
+        ApiKey::AlterConfigs => schema::decode::<m::AlterConfigsRequest>(request, version).is_ok(),
         ApiKey::DeleteRecords => {
             schema::decode::<m::DeleteRecordsRequest>(request, version).is_ok()
         }

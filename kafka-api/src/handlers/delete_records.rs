@@ -2,7 +2,7 @@
 //!
 //! Moves the start of a partition's log: a committed TrimPrefix entry (L9), so that no failover brings deleted records back. -1 stands for the high watermark; an offset above
 //! it, or another negative one, is OFFSET_OUT_OF_RANGE; one at or below the log's start changes nothing and is answered with the start as it is. Nothing is deleted from internal topics
-//! (INVALID_TOPIC) nor from topics whose cleanup.policy doesn't have `delete` (POLICY_VIOLATION). The answer waits, for as long as the client says, until the move is
+//! (INVALID_TOPIC). The answer waits, for as long as the client says, until the move is
 //! committed; files go later.
 
 use std::rc::Rc;
@@ -42,7 +42,6 @@ pub async fn handle(shard: &Rc<Shard>, request: &Request) -> Result<Answer, Malf
             let error = match known {
                 None => ErrorCode::UnknownTopicOrPartition,
                 Some((t, ..)) if produce::INTERNAL.contains(&&*t.name) => ErrorCode::InvalidTopic,
-                Some((t, ..)) if !t.config.cleanup_delete => ErrorCode::PolicyViolation,
                 Some((.., p)) if !p.replicas.iter().any(|r| r.node == shard.node) => {
                     ErrorCode::NotLeaderOrFollower
                 }

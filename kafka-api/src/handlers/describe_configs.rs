@@ -1,12 +1,14 @@
 //! DescribeConfigs, key 32, versions 1-4.
 //!
-//! Topics (type 2) and this broker (type 4, read-only); every other type is INVALID_REQUEST. Listed is what has an effect. Types and documentation
-//! come from version 3 on.
+//! Topics (type 2), this broker (4, read-only), its loggers (8, read-only), client metrics subscriptions (16) and groups (32); every other type is INVALID_REQUEST. Of topics, groups and subscriptions
+//! everything is listed that Kafka knows; the documentation says of what only the default is taken. Of the broker it is what has an effect, and the defaults of topics. Null, and an empty list of names,
+//! stand for everything. Types and documentation come from version 3 on.
 
+use std::borrow::Cow;
 use std::rc::Rc;
 
 use cluster::topic_config::{self, ConfigRow};
-use cluster::{broker_config, topic_name};
+use cluster::{broker_config, fixed_config, topic_name};
 use kafka_protocol::messages::describe_configs_request::DescribeConfigsResource;
 use kafka_protocol::messages::describe_configs_response::{
     DescribeConfigsResourceResult, DescribeConfigsResult, DescribeConfigsSynonym,
@@ -17,11 +19,15 @@ use kafka_protocol::protocol::StrBytes;
 use crate::error::{ErrorCode, Malformed};
 use crate::frame::Request;
 use crate::handlers::Answer;
+use crate::handlers::incremental_alter_configs::{Failure, invalid};
 use crate::schema;
 use crate::shard::Shard;
 
 pub const TOPIC: i8 = 2;
 pub const BROKER: i8 = 4;
+pub const LOGGER: i8 = 8;
+pub const CLIENT_METRICS: i8 = 16;
+pub const GROUP: i8 = 32;
 
 /// What the request wants of each row.
 #[derive(Clone, Copy)]
@@ -46,46 +52,66 @@ pub fn handle(shard: &Rc<Shard>, request: &Request) -> Result<Answer, Malformed>
     Answer::encode(request, &response, request.version)
 }
 
-fn describe(
-    shard: &Shard,
-    resource: &DescribeConfigsResource,
-) -> Result<Vec<ConfigRow>, (ErrorCode, String)> {
+fn describe(shard: &Shard, resource: &DescribeConfigsResource) -> Result<Vec<ConfigRow>, Failure> {
     let names: Option<Vec<&str>> = resource
         .configuration_keys
         .as_ref()
+        .filter(|keys| !keys.is_empty())
         .map(|keys| keys.iter().map(|k| &**k).collect());
     let name = &*resource.resource_name;
     match resource.resource_type {
         TOPIC => {
             if let Err(refused) = topic_name::check(name) {
-                return Err((ErrorCode::InvalidTopic, refused.message));
+                return Err((refused.code(), refused.message));
             }
             let topic = shard.view.topic(name).ok_or_else(|| {
                 let message = format!("There is no topic '{name}'.");
-                (ErrorCode::UnknownTopicOrPartition, message)
+                (ErrorCode::UnknownTopicOrPartition.code(), message)
             })?;
             Ok(topic_config::describe(&topic.overrides, names.as_deref()))
         }
         // An empty name is the cluster-wide default, of which there is nothing.
         BROKER if name.is_empty() => Ok(Vec::new()),
-        BROKER if name.parse() == Ok(shard.node.0) => Ok(broker_config::describe(
-            &shard.config.broker,
+        BROKER => {
+            check_broker(shard, name)?;
+            let config = &shard.config.broker;
+            Ok(broker_config::describe(config, names.as_deref()))
+        }
+        LOGGER => {
+            check_broker(shard, name)?;
+            let config = &shard.config.broker;
+            Ok(broker_config::describe_loggers(config, names.as_deref()))
+        }
+        CLIENT_METRICS | GROUP if name.is_empty() => Err(invalid("The resource has no name.")),
+        CLIENT_METRICS => {
+            let table = fixed_config::CLIENT_METRICS;
+            Ok(fixed_config::describe(table, names.as_deref()))
+        }
+        GROUP => Ok(fixed_config::describe(
+            fixed_config::GROUP,
             names.as_deref(),
         )),
-        BROKER => Err((
-            ErrorCode::InvalidRequest,
-            format!("This is broker {}; ask another for its own.", shard.node),
-        )),
-        other => Err((
-            ErrorCode::InvalidRequest,
-            format!("Resources of type {other} have no configuration here."),
-        )),
+        other => Err(invalid(format!(
+            "Resources of type {other} have no configuration here."
+        ))),
+    }
+}
+
+/// Whether a resource's name is the id of this node.
+pub(crate) fn check_broker(shard: &Shard, name: &str) -> Result<(), Failure> {
+    match name.parse::<i32>() {
+        Ok(id) if id == shard.node.0 => Ok(()),
+        Ok(_) => Err(invalid(format!(
+            "This is broker {}; ask another for its own.",
+            shard.node
+        ))),
+        Err(_) => Err(invalid("A broker's id is a whole number.")),
     }
 }
 
 fn result(
     resource: DescribeConfigsResource,
-    rows: Result<Vec<ConfigRow>, (ErrorCode, String)>,
+    rows: Result<Vec<ConfigRow>, Failure>,
     wanted: Wanted,
 ) -> DescribeConfigsResult {
     let result = DescribeConfigsResult::default()
@@ -94,7 +120,7 @@ fn result(
     match rows {
         Ok(rows) => result.with_configs(rows.into_iter().map(|r| row(r, wanted)).collect()),
         Err((code, message)) => result
-            .with_error_code(code.code())
+            .with_error_code(code)
             .with_error_message(Some(StrBytes::from_string(message))),
     }
 }
@@ -130,7 +156,11 @@ fn row(row: ConfigRow, wanted: Wanted) -> DescribeConfigsResourceResult {
     }
     let told = told.with_config_type(row.value_type as i8);
     if wanted.documentation {
-        told.with_documentation(Some(StrBytes::from_static_str(row.documentation)))
+        let text = match row.documentation {
+            Cow::Borrowed(text) => StrBytes::from_static_str(text),
+            Cow::Owned(text) => StrBytes::from_string(text),
+        };
+        told.with_documentation(Some(text))
     } else {
         told
     }
@@ -163,7 +193,7 @@ mod tests {
                     ),
                     result(
                         DescribeConfigsResource::default(),
-                        Err((ErrorCode::InvalidRequest, "no".into())),
+                        Err(invalid("no")),
                         wanted,
                     ),
                 ];

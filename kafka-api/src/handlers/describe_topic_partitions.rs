@@ -151,13 +151,11 @@ fn missing(name: TopicName, error: ErrorCode) -> DescribeTopicPartitionsResponse
 fn told(piece: Piece<(TopicName, Option<Rc<Topic>>)>) -> DescribeTopicPartitionsResponseTopic {
     let (name, topic) = piece.topic;
     let Some(topic) = topic else {
-        return missing(
-            name.clone(),
-            match topic_name::check(&name) {
-                Ok(()) => ErrorCode::UnknownTopicOrPartition,
-                Err(_) => ErrorCode::InvalidTopic,
-            },
-        );
+        let error = match topic_name::check(&name) {
+            Ok(()) => ErrorCode::UnknownTopicOrPartition,
+            Err(_) => ErrorCode::InvalidTopic,
+        };
+        return missing(name, error).with_topic_authorized_operations(TOPIC_OPERATIONS);
     };
     let partitions = (piece.from..piece.to).map(|p| partition(&topic, p));
     DescribeTopicPartitionsResponseTopic::default()

@@ -11,6 +11,7 @@ use crate::frame::{Request, finish};
 use crate::shard::Shard;
 use crate::versions::ApiKey;
 
+pub mod alter_configs;
 pub mod api_versions;
 pub mod create_partitions;
 pub mod create_topics;
@@ -110,6 +111,7 @@ pub async fn dispatch(shard: &Rc<Shard>, request: &Request) -> Result<Answer, Ma
         ApiKey::IncrementalAlterConfigs => {
             Box::pin(incremental_alter_configs::handle(shard, request)).await
         }
+        ApiKey::AlterConfigs => Box::pin(alter_configs::handle(shard, request)).await,
         ApiKey::DeleteRecords => Box::pin(delete_records::handle(shard, request)).await,
         ApiKey::CreatePartitions => Box::pin(create_partitions::handle(shard, request)).await,
         ApiKey::DescribeCluster => describe_cluster::handle(shard, request),

@@ -8,6 +8,19 @@ use crate::versions::ApiKey;
 
 pub(super) fn body(key: ApiKey, version: i16) -> BytesMut {
     match key {
+        ApiKey::AlterConfigs => {
+            use m::alter_configs_request as r;
+            let resource = r::AlterConfigsResource::default()
+                .with_resource_type(2)
+                .with_resource_name(s("orders"))
+                .with_configs(vec![
+                    r::AlterableConfig::default()
+                        .with_name(s("retention.ms"))
+                        .with_value(Some(s("1000"))),
+                ]);
+            let request = m::AlterConfigsRequest::default().with_resources(vec![resource]);
+            encoded(&request, version)
+        }
         ApiKey::DeleteRecords => {
             use m::delete_records_request as r;
             let topic = r::DeleteRecordsTopic::default()
