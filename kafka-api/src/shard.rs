@@ -15,7 +15,7 @@ use cluster::controller::Controller;
 use cluster::metadata::Change;
 use cluster::view::{Announcement, View};
 use cluster::{Refusal, Refused};
-use engine::memory::Budget;
+use engine::memory::{Budget, MemoryClass};
 use engine::metrics::ShardMetrics;
 use engine::ring::{Class, Gone, Responder, Rpc};
 use engine::rt::{self, Queue};
@@ -77,6 +77,9 @@ pub struct Shard {
     pressure: Rc<dyn Fn() -> f32>,
     on_change: Rc<dyn Fn(&Change)>,
     pub(crate) fetches: fetch::Fetches,
+    pub(crate) sessions: fetch::Sessions,
+    /// Bytes of sessions that the budget counts.
+    session_bytes: Cell<u64>,
     pub(crate) producer_ids: crate::handlers::init_producer_id::Block,
     pub(crate) connections: crate::connection::Connections,
     news: RefCell<Map<GroupId, Announcement>>,
@@ -85,6 +88,8 @@ pub struct Shard {
 
 impl Shard {
     pub fn new(parts: Parts) -> Rc<Shard> {
+        let sessions =
+            fetch::Sessions::new(parts.config.broker.fetch_sessions, parts.id.0, parts.shards);
         Rc::new(Shard {
             id: parts.id,
             shards: parts.shards,
@@ -99,6 +104,8 @@ impl Shard {
             pressure: parts.pressure,
             on_change: parts.on_change,
             fetches: fetch::Fetches::default(),
+            sessions,
+            session_bytes: Cell::new(0),
             producer_ids: Default::default(),
             connections: Default::default(),
             news: RefCell::new(map()),
@@ -310,6 +317,21 @@ impl Shard {
             shard.telling.set(false);
         })
         .detach();
+    }
+
+    /// Has the budget count the memory that fetch sessions take now.
+    pub(crate) fn count_sessions(&self) {
+        let now = self.sessions.bytes();
+        let before = self.session_bytes.replace(now);
+        if now == before {
+            return;
+        }
+        let memory = self.budget.meter(MemoryClass::Cache);
+        if now > before {
+            memory.add(now - before);
+        } else {
+            memory.sub(before - now);
+        }
     }
 
     /// How long an answer to a producer is held back: nothing up to half a journal, rising to 50 ms when it is full (L6).
