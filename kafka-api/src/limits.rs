@@ -86,3 +86,5 @@ pub const SESSION_KEPT: Duration = Duration::from_secs(120);
 pub const SESSION_PARTITIONS: usize = 100_000;
 /// Memory that a partition of a fetch session is counted with, in bytes.
 pub const SESSION_PARTITION_BYTES: usize = 256;
+/// Bytes of a push of a client's metrics, compressed or not (Kafka's `telemetry.max.bytes`).
+pub const TELEMETRY_BYTES: usize = 1 << 20;

@@ -18,6 +18,7 @@ use raftgroup::Acks;
 use smallvec::SmallVec;
 
 use crate::error::ErrorCode;
+use crate::handlers::describe_producers::Told as Producers;
 use crate::handlers::fetch::wire::PartAnswer as Fetched;
 use crate::handlers::produce::wire::PartAnswer as Appended;
 
@@ -49,6 +50,10 @@ pub enum ShardRequest {
     Offsets(Vec<OffsetQuery>),
     Epochs(Vec<EpochQuery>),
     Trim(TrimCall),
+    /// Bytes of the logs of these groups, or of all.
+    LogSizes(Option<Vec<GroupId>>),
+    /// The producers that these groups remember.
+    Producers(Vec<GroupId>),
     /// To shard 0.
     Controller(ControllerCall),
     /// From shard 0: the metadata changed.
@@ -67,6 +72,9 @@ pub enum ShardReply {
     Epochs(Vec<EpochAnswer>),
     /// For each query the log start that came of it.
     Trim(Vec<Result<i64, ErrorCode>>),
+    /// Of those that are here.
+    LogSizes(Vec<(GroupId, u64)>),
+    Producers(Vec<Producers>),
     Controller(ControllerReply),
     Done,
     Metrics(Vec<Sample>),

@@ -29,6 +29,8 @@ enum Kind {
     FixedArray(usize),
     /// An array of strings.
     StrArray,
+    /// Bytes, nullable or not.
+    Blob,
     /// A structure behind a byte that says whether it is there.
     Maybe(&'static [Field]),
 }
@@ -49,7 +51,7 @@ const fn between(from: i16, to: i16, kind: Kind) -> Field {
     Field { from, to, kind }
 }
 
-use Kind::{Array, Fixed, FixedArray, Maybe, Str, StrArray};
+use Kind::{Array, Blob, Fixed, FixedArray, Maybe, Str, StrArray};
 
 const LIST_OFFSETS: &[Field] = &[
     all(Fixed(4)),
@@ -132,6 +134,26 @@ const ALTER_CONFIGS: &[Field] = &[
     all(Fixed(1)),
 ];
 
+const DESCRIBE_LOG_DIRS: &[Field] = &[all(Array(&[all(Str), all(FixedArray(4))]))];
+
+const ELECT_LEADERS: &[Field] = &[
+    since(1, Fixed(1)),
+    all(Array(&[all(Str), all(FixedArray(4))])),
+    all(Fixed(4)),
+];
+
+const DESCRIBE_PRODUCERS: &[Field] = &[all(Array(&[all(Str), all(FixedArray(4))]))];
+
+const GET_TELEMETRY_SUBSCRIPTIONS: &[Field] = &[all(Fixed(16))];
+
+const PUSH_TELEMETRY: &[Field] = &[
+    all(Fixed(16)),
+    all(Fixed(4)),
+    all(Fixed(1)),
+    all(Fixed(1)),
+    all(Blob),
+];
+
 const DELETE_RECORDS: &[Field] = &[
     all(Array(&[
         all(Str),
@@ -170,6 +192,11 @@ fn schema(key: ApiKey) -> &'static [Field] {
         ApiKey::DescribeConfigs => DESCRIBE_CONFIGS,
         ApiKey::IncrementalAlterConfigs => INCREMENTAL_ALTER_CONFIGS,
         ApiKey::AlterConfigs => ALTER_CONFIGS,
+        ApiKey::DescribeLogDirs => DESCRIBE_LOG_DIRS,
+        ApiKey::ElectLeaders => ELECT_LEADERS,
+        ApiKey::DescribeProducers => DESCRIBE_PRODUCERS,
+        ApiKey::GetTelemetrySubscriptions => GET_TELEMETRY_SUBSCRIPTIONS,
+        ApiKey::PushTelemetry => PUSH_TELEMETRY,
         ApiKey::DeleteRecords => DELETE_RECORDS,
         ApiKey::CreatePartitions => CREATE_PARTITIONS,
         ApiKey::DescribeCluster => DESCRIBE_CLUSTER,
@@ -220,6 +247,7 @@ fn walk(r: &mut Reader, fields: &[Field], version: i16, flexible: bool) -> Resul
                     r.skip_string(flexible)?;
                 }
             }
+            Blob => r.skip_bytes(flexible)?,
             Maybe(fields) => match r.i8()? {
                 -1 => {}
                 1 => walk(r, fields, version, flexible)?,
@@ -254,7 +282,7 @@ mod tests {
     use super::*;
     use crate::frame::{self, Frame};
     use crate::versions::{self, Api};
-    use bytes::{BufMut, BytesMut};
+    use bytes::{BufMut, Bytes, BytesMut};
     use kafka_protocol::messages as m;
     use kafka_protocol::protocol::{Encodable, StrBytes};
     use proptest::prelude::*;
@@ -401,6 +429,34 @@ mod tests {
                             .with_value(None),
                     ]),
             ])
+        });
+        for topics in [None, Some(())] {
+            agrees(ApiKey::DescribeLogDirs, 4, |_| {
+                let topic = m::describe_log_dirs_request::DescribableLogDirTopic::default()
+                    .with_topic(s("a").into())
+                    .with_partitions(vec![1, 2]);
+                m::DescribeLogDirsRequest::default().with_topics(topics.map(|()| vec![topic]))
+            });
+            agrees(ApiKey::ElectLeaders, 2, |_| {
+                let topic = m::elect_leaders_request::TopicPartitions::default()
+                    .with_topic(s("a").into())
+                    .with_partitions(vec![1, 2]);
+                m::ElectLeadersRequest::default()
+                    .with_topic_partitions(topics.map(|()| vec![topic]))
+            });
+        }
+        agrees(ApiKey::DescribeProducers, 0, |_| {
+            m::DescribeProducersRequest::default().with_topics(vec![
+                m::describe_producers_request::TopicRequest::default()
+                    .with_name(s("a").into())
+                    .with_partition_indexes(vec![1, 2]),
+            ])
+        });
+        agrees(ApiKey::GetTelemetrySubscriptions, 0, |_| {
+            m::GetTelemetrySubscriptionsRequest::default()
+        });
+        agrees(ApiKey::PushTelemetry, 0, |_| {
+            m::PushTelemetryRequest::default().with_metrics(Bytes::from_static(b"abc"))
         });
         agrees(ApiKey::DeleteRecords, 2, |_| {
             m::DeleteRecordsRequest::default().with_topics(vec![

@@ -25,7 +25,10 @@ use raftgroup::{Group, Groups};
 
 use crate::error::ErrorCode;
 use crate::handlers::produce::wire::{Endpoint, LeaderHint};
-use crate::handlers::{delete_records, fetch, list_offsets, offset_for_leader_epoch, produce};
+use crate::handlers::{
+    delete_records, describe_log_dirs, describe_producers, fetch, list_offsets,
+    offset_for_leader_epoch, produce,
+};
 use crate::limits;
 use crate::request::{ControllerCall, ControllerReply, ShardReply, ShardRequest};
 use crate::sync::join_all;
@@ -173,6 +176,8 @@ impl Shard {
             ShardRequest::Offsets(_)
             | ShardRequest::Epochs(_)
             | ShardRequest::Trim(_)
+            | ShardRequest::LogSizes(_)
+            | ShardRequest::Producers(_)
             | ShardRequest::Controller(_) => {
                 let shard = self.clone();
                 rt::spawn(Queue::Latency, async move {
@@ -204,6 +209,12 @@ impl Shard {
             }
             ShardRequest::Epochs(queries) => {
                 ShardReply::Epochs(offset_for_leader_epoch::serve(self, &queries))
+            }
+            ShardRequest::LogSizes(groups) => {
+                ShardReply::LogSizes(describe_log_dirs::serve(self, groups).await)
+            }
+            ShardRequest::Producers(groups) => {
+                ShardReply::Producers(describe_producers::serve(self, &groups))
             }
             ShardRequest::Trim(call) => ShardReply::Trim(delete_records::serve(self, call).await),
             ShardRequest::Controller(call) => ShardReply::Controller(self.control(call).await),

@@ -41,7 +41,9 @@ fn the_document_lists_what_is_served() {
         .iter()
         .map(|api| {
             let key = (api.key as i16).to_string();
-            (key, format!("{:?}", api.key), range(api.min, api.max))
+            let hidden = if api.hidden { ", not told" } else { "" };
+            let versions = range(api.min, api.max) + hidden;
+            (key, format!("{:?}", api.key), versions)
         })
         .collect();
     let listed: Vec<_> = rows()
@@ -73,6 +75,7 @@ fn every_handler_says_what_it_serves() {
         } else {
             "version"
         };
+        let versions = versions.split(',').next().unwrap_or_default();
         let wanted = format!("//! {name}, key {key}, {plural} {versions}");
         assert!(
             first.starts_with(&wanted),

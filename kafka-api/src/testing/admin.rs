@@ -1,6 +1,6 @@
 //! Good requests of the administrative APIs.
 
-use bytes::BytesMut;
+use bytes::{Bytes, BytesMut};
 use kafka_protocol::messages as m;
 
 use super::{encoded, s};
@@ -19,6 +19,36 @@ pub(super) fn body(key: ApiKey, version: i16) -> BytesMut {
                         .with_value(Some(s("1000"))),
                 ]);
             let request = m::AlterConfigsRequest::default().with_resources(vec![resource]);
+            encoded(&request, version)
+        }
+        ApiKey::DescribeLogDirs => {
+            let topic = m::describe_log_dirs_request::DescribableLogDirTopic::default()
+                .with_topic(s("orders").into())
+                .with_partitions(vec![0, 1]);
+            let request = m::DescribeLogDirsRequest::default().with_topics(Some(vec![topic]));
+            encoded(&request, version.min(4))
+        }
+        ApiKey::ElectLeaders => {
+            let topic = m::elect_leaders_request::TopicPartitions::default()
+                .with_topic(s("orders").into())
+                .with_partitions(vec![0, 1]);
+            let request =
+                m::ElectLeadersRequest::default().with_topic_partitions(Some(vec![topic]));
+            encoded(&request, version)
+        }
+        ApiKey::DescribeProducers => {
+            let topic = m::describe_producers_request::TopicRequest::default()
+                .with_name(s("orders").into())
+                .with_partition_indexes(vec![0, 1]);
+            let request = m::DescribeProducersRequest::default().with_topics(vec![topic]);
+            encoded(&request, version)
+        }
+        ApiKey::GetTelemetrySubscriptions => {
+            encoded(&m::GetTelemetrySubscriptionsRequest::default(), version)
+        }
+        ApiKey::PushTelemetry => {
+            let request =
+                m::PushTelemetryRequest::default().with_metrics(Bytes::from_static(b"metrics"));
             encoded(&request, version)
         }
         ApiKey::DeleteRecords => {
