@@ -88,3 +88,7 @@ pub const SESSION_PARTITIONS: usize = 100_000;
 pub const SESSION_PARTITION_BYTES: usize = 256;
 /// Bytes of a push of a client's metrics, compressed or not (Kafka's `telemetry.max.bytes`).
 pub const TELEMETRY_BYTES: usize = 1 << 20;
+/// Producers of one shard in a DescribeProducers answer; the last partition may pass it by what a partition remembers.
+pub const DESCRIBED_PRODUCERS: usize = 100_000;
+/// Bytes of a DescribeConfigs answer; the last resource may pass it.
+pub const DESCRIBED_CONFIGS_BYTES: usize = 64 << 20;

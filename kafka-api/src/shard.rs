@@ -214,7 +214,7 @@ impl Shard {
                 ShardReply::LogSizes(describe_log_dirs::serve(self, groups).await)
             }
             ShardRequest::Producers(groups) => {
-                ShardReply::Producers(describe_producers::serve(self, &groups))
+                ShardReply::Producers(describe_producers::serve(self, &groups).await)
             }
             ShardRequest::Trim(call) => ShardReply::Trim(delete_records::serve(self, call).await),
             ShardRequest::Controller(call) => ShardReply::Controller(self.control(call).await),

@@ -1,12 +1,14 @@
 //! DescribeProducers, key 61, version 0.
 //!
 //! The idempotent producers that a partition remembers, with epoch, last sequence and the greatest timestamp of their last batch. Only the leader tells. Without transactions there is
-//! neither a coordinator's epoch nor an open transaction: both are -1. A name that no topic can have is INVALID_TOPIC.
+//! neither a coordinator's epoch nor an open transaction: both are -1. A name that no topic can have is
+//! INVALID_TOPIC. An answer ends at [`limits::DESCRIBED_PRODUCERS`] of a shard: what is asked for beyond that is INVALID_REQUEST.
 
 use std::rc::Rc;
 
 use cluster::topic_name;
 use engine::ring::Class;
+use engine::rt;
 use engine::types::GroupId;
 use kafka_protocol::messages::describe_producers_response::{
     PartitionResponse, ProducerState, TopicResponse,
@@ -17,6 +19,7 @@ use raftgroup::ActiveProducer;
 use crate::error::{ErrorCode, Malformed};
 use crate::frame::Request;
 use crate::handlers::{Answer, by_owner};
+use crate::limits;
 use crate::request::{ShardReply, ShardRequest};
 use crate::schema;
 use crate::shard::Shard;
@@ -104,9 +107,19 @@ fn state(p: &ActiveProducer) -> ProducerState {
 }
 
 /// Answers for partitions of this shard.
-pub fn serve(shard: &Shard, groups: &[GroupId]) -> Vec<Told> {
-    let told = groups.iter().map(|id| Ok(shard.led(*id)?.producers()));
-    told.collect()
+pub async fn serve(shard: &Shard, groups: &[GroupId]) -> Vec<Told> {
+    let mut told = Vec::with_capacity(groups.len());
+    let mut producers = 0;
+    for id in groups {
+        told.push(match shard.led(*id) {
+            _ if producers >= limits::DESCRIBED_PRODUCERS => Err(ErrorCode::InvalidRequest),
+            Ok(group) => Ok(group.producers()),
+            Err(code) => Err(code),
+        });
+        producers += told.last().map_or(0, |t| t.as_ref().map_or(0, Vec::len));
+        rt::yield_if_needed().await;
+    }
+    told
 }
 
 #[cfg(test)]

@@ -112,7 +112,7 @@ pub async fn dispatch(shard: &Rc<Shard>, request: &Request) -> Result<Answer, Ma
         ApiKey::OffsetForLeaderEpoch => {
             Box::pin(offset_for_leader_epoch::handle(shard, request)).await
         }
-        ApiKey::DescribeConfigs => describe_configs::handle(shard, request),
+        ApiKey::DescribeConfigs => Box::pin(describe_configs::handle(shard, request)).await,
         ApiKey::IncrementalAlterConfigs => {
             Box::pin(incremental_alter_configs::handle(shard, request)).await
         }
