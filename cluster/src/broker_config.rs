@@ -1,7 +1,12 @@
 //! The broker's own configuration as DescribeConfigs shows it: read-only, and only what has an effect.
 
+use std::borrow::Cow;
+
+use crate::error::{Refusal, Refused};
+use crate::limits::CONFIG_OPS;
+use crate::topic_config::table::TABLE;
 use crate::topic_config::value::ValueType;
-use crate::topic_config::{ConfigRow, ConfigSource, Synonym};
+use crate::topic_config::{AlterOp, ConfigOp, ConfigRow, ConfigSource, Synonym, shown};
 
 /// What a node was started with, as far as clients may see it. Filled by the binary from its settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,6 +29,10 @@ pub struct BrokerConfig {
     pub socket_request_max_bytes: i32,
     /// Time after which an idle connection is closed, in milliseconds.
     pub connections_max_idle_ms: i64,
+    /// Fetch sessions of all shards together.
+    pub fetch_sessions: i32,
+    /// What is logged: a level, and levels of parts.
+    pub log: String,
 }
 
 impl Default for BrokerConfig {
@@ -40,54 +49,191 @@ impl Default for BrokerConfig {
             fetch_max_bytes: 57_671_680,
             socket_request_max_bytes: 104_857_600,
             connections_max_idle_ms: 600_000,
+            fetch_sessions: 1_000,
+            log: "info".into(),
         }
     }
 }
 
-/// The rows of DescribeConfigs for this broker, sorted by name; `wanted` narrows them to some names.
+/// What log lines are named after. Sorted.
+const LOGGERS: [&str; 5] = ["cluster", "engine", "kafka_api", "raftgroup", "tailrace"];
+
+/// The rows of DescribeConfigs for this broker, sorted by name; `wanted` narrows them to some names. The defaults of topics are among them, under the names that
+/// topics' configs give as synonyms.
 pub fn describe(config: &BrokerConfig, wanted: Option<&[&str]>) -> Vec<ConfigRow> {
     let plain = BrokerConfig::default();
-    rows(config)
+    let own = rows(config).into_iter().zip(rows(&plain));
+    let mut all: Vec<ConfigRow> = own.map(|(row, default)| own_row(row, default.2)).collect();
+    for d in TABLE {
+        if let Some(name) = d.broker_name
+            && all.iter().all(|row| row.name != name)
+        {
+            all.push(row(
+                name,
+                d.value_type,
+                Some(d.default.to_string()),
+                Some(d.default.to_string()),
+                ConfigSource::Default,
+                format!("Default of the topics' {}. {}", d.name, d.documentation()).into(),
+            ));
+        }
+    }
+    all.sort_by_key(|row| row.name);
+    all.retain(|row| wanted.is_none_or(|names| names.contains(&row.name)));
+    all
+}
+
+/// The parts of Tailrace that have a level in the log, and that of everything else as `root`; `wanted` narrows them to some names.
+pub fn describe_loggers(config: &BrokerConfig, wanted: Option<&[&str]>) -> Vec<ConfigRow> {
+    let mut general = "INFO".to_string();
+    let mut levels: Vec<(&'static str, Option<String>)> =
+        LOGGERS.iter().map(|name| (*name, None)).collect();
+    for directive in config.log.split(',') {
+        match directive.split_once('=') {
+            None => general = directive.trim().to_ascii_uppercase(),
+            Some((part, level)) => {
+                if let Some(row) = levels.iter_mut().find(|row| row.0 == part.trim()) {
+                    row.1 = Some(level.trim().to_ascii_uppercase());
+                }
+            }
+        }
+    }
+    levels.push(("root", Some(general.clone())));
+    levels
         .into_iter()
-        .zip(rows(&plain))
-        .filter(|((name, ..), _)| wanted.is_none_or(|names| names.contains(name)))
-        .map(
-            |((name, value_type, value, documentation), (_, _, default, _))| {
-                // What identifies a node never is a default.
-                let fixed = matches!(
-                    name,
-                    "node.id" | "broker.id" | "log.dirs" | "listeners" | "advertised.listeners"
-                );
-                let source = if value != default || fixed {
-                    ConfigSource::StaticBroker
-                } else {
-                    ConfigSource::Default
-                };
-                let mut synonyms = vec![Synonym {
-                    name: name.to_string(),
-                    value: value.clone(),
-                    source,
-                }];
-                if source == ConfigSource::StaticBroker && !fixed {
-                    synonyms.push(Synonym {
-                        name: name.to_string(),
-                        value: default,
-                        source: ConfigSource::Default,
-                    });
-                }
-                ConfigRow {
-                    name,
-                    value,
-                    read_only: true,
-                    source,
-                    sensitive: false,
-                    synonyms,
-                    value_type,
-                    documentation,
-                }
-            },
-        )
+        .filter(|(name, _)| wanted.is_none_or(|names| names.contains(name)))
+        .map(|(name, level)| ConfigRow {
+            name,
+            value: Some(level.unwrap_or_else(|| general.clone())),
+            read_only: true,
+            source: ConfigSource::Logger,
+            sensitive: false,
+            synonyms: Vec::new(),
+            value_type: ValueType::Unknown,
+            documentation: "".into(),
+        })
         .collect()
+}
+
+/// Whether a change would leave the loggers as they are, which is all that is taken.
+pub fn check_loggers(config: &BrokerConfig, ops: &[ConfigOp]) -> Result<(), Refused> {
+    let malformed = |why: String| Err(Refused::new(Refusal::InvalidRequest, why));
+    let rows = describe_loggers(config, None);
+    for op in ops {
+        let name = shown(&op.name);
+        if !matches!(op.op, AlterOp::Set | AlterOp::Delete) {
+            return malformed("A logger has one level: nothing can be appended to it.".into());
+        }
+        let Some(row) = rows.iter().find(|row| row.name == op.name) else {
+            return Err(Refused::new(
+                Refusal::InvalidConfig,
+                format!("There is no logger {name}."),
+            ));
+        };
+        let (now, wanted) = (row.value.as_deref(), op.value.as_deref());
+        let keeps = wanted.is_some_and(|w| now.is_some_and(|n| n.eq_ignore_ascii_case(w.trim())));
+        if op.op == AlterOp::Delete || !keeps {
+            return malformed(format!(
+                "The level of {name} can't be changed while the broker runs: the setting 'log' has it."
+            ));
+        }
+    }
+    Ok(())
+}
+
+fn own_row((name, value_type, value, documentation): Row, default: Option<String>) -> ConfigRow {
+    // What identifies a node never is a default.
+    let fixed = matches!(
+        name,
+        "node.id" | "broker.id" | "log.dirs" | "listeners" | "advertised.listeners"
+    );
+    let source = if value != default || fixed {
+        ConfigSource::StaticBroker
+    } else {
+        ConfigSource::Default
+    };
+    let default = default.filter(|_| !fixed);
+    row(
+        name,
+        value_type,
+        value,
+        default,
+        source,
+        documentation.into(),
+    )
+}
+
+fn row(
+    name: &'static str,
+    value_type: ValueType,
+    value: Option<String>,
+    default: Option<String>,
+    source: ConfigSource,
+    documentation: Cow<'static, str>,
+) -> ConfigRow {
+    let mut synonyms = vec![Synonym {
+        name: name.to_string(),
+        value: value.clone(),
+        source,
+    }];
+    if source == ConfigSource::StaticBroker && default.is_some() {
+        synonyms.push(Synonym {
+            name: name.to_string(),
+            value: default,
+            source: ConfigSource::Default,
+        });
+    }
+    ConfigRow {
+        name,
+        value,
+        read_only: true,
+        source,
+        sensitive: false,
+        synonyms,
+        value_type,
+        documentation,
+    }
+}
+
+/// Whether a change would leave the broker as it is: it is configured when it starts, and so nothing else is taken.
+pub fn check(config: &BrokerConfig, ops: &[ConfigOp]) -> Result<(), Refused> {
+    if ops.len() > CONFIG_OPS {
+        return Err(Refused::new(
+            Refusal::InvalidRequest,
+            format!("More than {CONFIG_OPS} configs in one change."),
+        ));
+    }
+    let rows = describe(config, None);
+    for (i, op) in ops.iter().enumerate() {
+        let name = shown(&op.name);
+        let malformed = |why: String| Err(Refused::new(Refusal::InvalidRequest, why));
+        if ops[..i].iter().any(|earlier| earlier.name == op.name) {
+            return malformed(format!("The config {name} is named twice."));
+        }
+        let Some(row) = rows.iter().find(|row| row.name == op.name) else {
+            if op.op == AlterOp::Delete {
+                continue;
+            }
+            return Err(Refused::new(
+                Refusal::InvalidConfig,
+                format!("Unknown broker config name, or one without an effect here: {name}"),
+            ));
+        };
+        let keeps = match op.op {
+            // Nothing was set while it runs, so that there is nothing to take back.
+            AlterOp::Delete => true,
+            AlterOp::Set => {
+                op.value.as_ref().map(|v| v.trim()) == row.value.as_deref() && op.value.is_some()
+            }
+            AlterOp::Append | AlterOp::Subtract => false,
+        };
+        if !keeps {
+            return malformed(format!(
+                "{name} can't be changed while the broker runs: it is set when the broker starts. Topics have their own settings."
+            ));
+        }
+    }
+    Ok(())
 }
 
 type Row = (&'static str, ValueType, Option<String>, &'static str);
@@ -151,6 +297,18 @@ fn rows(c: &BrokerConfig) -> Vec<Row> {
             "This node's id.",
         ),
         (
+            "max.incremental.fetch.session.cache.slots",
+            Int,
+            Some(c.fetch_sessions.to_string()),
+            "Fetch sessions that this node keeps, over all its shards.",
+        ),
+        (
+            "max.request.partition.size.limit",
+            Int,
+            Some("2000".into()),
+            "Partitions that one answer to DescribeTopicPartitions has at most.",
+        ),
+        (
             "num.partitions",
             Int,
             Some(c.num_partitions.to_string()),
@@ -161,6 +319,12 @@ fn rows(c: &BrokerConfig) -> Vec<Row> {
             Int,
             Some(c.socket_request_max_bytes.to_string()),
             "Largest request, in bytes.",
+        ),
+        (
+            "telemetry.max.bytes",
+            Int,
+            Some("1048576".into()),
+            "Largest push of a client's metrics, in bytes.",
         ),
     ]
 }
@@ -187,5 +351,44 @@ mod tests {
         assert_eq!(some[1].source, ConfigSource::StaticBroker);
         assert_eq!(some[2].value.as_deref(), Some("3"));
         assert_eq!(some[2].synonyms.len(), 2);
+        let topics = describe(&config, Some(&["message.max.bytes"]));
+        assert_eq!(topics[0].value.as_deref(), Some("1048588"));
+    }
+
+    #[test]
+    fn loggers_have_the_levels_of_the_setting() {
+        let config = BrokerConfig {
+            log: "warn,engine=debug".into(),
+            ..BrokerConfig::default()
+        };
+        let levels: Vec<_> = describe_loggers(&config, Some(&["engine", "cluster", "root"]))
+            .into_iter()
+            .map(|row| (row.name, row.value.unwrap()))
+            .collect();
+        let wanted = [("cluster", "WARN"), ("engine", "DEBUG"), ("root", "WARN")];
+        assert_eq!(levels, wanted.map(|(n, l)| (n, l.to_string())));
+    }
+
+    #[test]
+    fn only_what_changes_nothing_is_taken() {
+        let config = BrokerConfig::default();
+        let refused = |name: &str, op, value: Option<&str>| {
+            let op = ConfigOp {
+                name: name.into(),
+                op,
+                value: value.map(Into::into),
+            };
+            check(&config, &[op]).err().map(|e| e.refusal)
+        };
+        use AlterOp::{Append, Delete, Set};
+        assert_eq!(refused("num.partitions", Set, Some("1")), None);
+        assert_eq!(refused("num.partitions", Delete, None), None);
+        assert_eq!(refused("log.retention.ms", Set, Some("604800000")), None);
+        let no = Some(Refusal::InvalidRequest);
+        assert_eq!(refused("num.partitions", Set, Some("2")), no);
+        assert_eq!(refused("num.partitions", Set, None), no);
+        assert_eq!(refused("listeners", Append, Some("x")), no);
+        let unknown = Some(Refusal::InvalidConfig);
+        assert_eq!(refused("log.cleaner.threads", Set, Some("2")), unknown);
     }
 }

@@ -5,13 +5,14 @@
 //! applied and publishes [`metadata::Change`]s; every shard keeps a [`view::View`] that those changes feed, so that a request never leaves its shard
 //! to look something up. The crate knows no connection and no request format; errors carry Kafka's codes because clients act on them.
 //!
-//! Read in this order: [`limits`], [`error`], [`ids`], [`command`], [`metadata`], [`placement`], [`topic_config`], [`broker_config`], [`view`],
+//! Read in this order: [`limits`], [`error`], [`ids`], [`command`], [`metadata`], [`placement`], [`topic_config`], [`fixed_config`], [`broker_config`], [`view`],
 //! [`controller`].
 
 pub mod broker_config;
 pub mod command;
 pub mod controller;
 pub mod error;
+pub mod fixed_config;
 pub mod ids;
 pub mod limits;
 pub mod metadata;

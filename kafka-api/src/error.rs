@@ -43,10 +43,18 @@ pub enum ErrorCode {
     UnknownLeaderEpoch = 75,
     UnsupportedCompressionType = 76,
     OffsetNotAvailable = 78,
+    PreferredLeaderNotAvailable = 80,
+    EligibleLeadersNotAvailable = 83,
+    ElectionNotNeeded = 84,
     InvalidRecord = 87,
     ThrottlingQuotaExceeded = 89,
     UnknownTopicId = 100,
     InconsistentTopicId = 103,
+    FetchSessionTopicIdError = 106,
+    MismatchedEndpointType = 114,
+    UnsupportedEndpointType = 115,
+    UnknownSubscriptionId = 117,
+    TelemetryTooLarge = 118,
     RebootstrapRequired = 129,
 }
 

@@ -78,3 +78,17 @@ pub const PRODUCER_ID_BLOCK: u32 = 1_000;
 pub const AUTO_CREATE_TOPICS: usize = 100;
 /// Bytes of a topic name.
 pub const TOPIC_NAME_BYTES: usize = 249;
+/// Partitions of one DescribeTopicPartitions answer (Kafka's `max.request.partition.size.limit`).
+pub const DESCRIBED_PARTITIONS: usize = 2_000;
+/// A fetch session that wasn't used for this long makes room for others, and so may one that is older than this (Kafka's `min.incremental.fetch.session.eviction.ms`).
+pub const SESSION_KEPT: Duration = Duration::from_secs(120);
+/// Partitions of all fetch sessions of one shard together.
+pub const SESSION_PARTITIONS: usize = 100_000;
+/// Memory that a partition of a fetch session is counted with, in bytes.
+pub const SESSION_PARTITION_BYTES: usize = 256;
+/// Bytes of a push of a client's metrics, compressed or not (Kafka's `telemetry.max.bytes`).
+pub const TELEMETRY_BYTES: usize = 1 << 20;
+/// Producers of one shard in a DescribeProducers answer; the last partition may pass it by what a partition remembers.
+pub const DESCRIBED_PRODUCERS: usize = 100_000;
+/// Bytes of a DescribeConfigs answer; the last resource may pass it.
+pub const DESCRIBED_CONFIGS_BYTES: usize = 64 << 20;

@@ -4,7 +4,9 @@
 use std::sync::Arc;
 
 use cluster::Refused;
-use cluster::controller::{AlterTopic, CreatedTopic, NewTopic, ProducerIds, TopicRef};
+use cluster::controller::{
+    AlterTopic, CreatedTopic, NewPartitions, NewTopic, ProducerIds, TopicRef,
+};
 use cluster::metadata::Change;
 use cluster::view::Announcement;
 use engine::batch::Batch;
@@ -16,6 +18,7 @@ use raftgroup::Acks;
 use smallvec::SmallVec;
 
 use crate::error::ErrorCode;
+use crate::handlers::describe_producers::Told as Producers;
 use crate::handlers::fetch::wire::PartAnswer as Fetched;
 use crate::handlers::produce::wire::PartAnswer as Appended;
 
@@ -46,6 +49,11 @@ pub enum ShardRequest {
     },
     Offsets(Vec<OffsetQuery>),
     Epochs(Vec<EpochQuery>),
+    Trim(TrimCall),
+    /// Bytes of the logs of these groups, or of all.
+    LogSizes(Option<Vec<GroupId>>),
+    /// The producers that these groups remember.
+    Producers(Vec<GroupId>),
     /// To shard 0.
     Controller(ControllerCall),
     /// From shard 0: the metadata changed.
@@ -62,6 +70,11 @@ pub enum ShardReply {
     Fetch(FetchReply),
     Offsets(Vec<OffsetAnswer>),
     Epochs(Vec<EpochAnswer>),
+    /// For each query the log start that came of it.
+    Trim(Vec<Result<i64, ErrorCode>>),
+    /// Of those that are here.
+    LogSizes(Vec<(GroupId, u64)>),
+    Producers(Vec<Producers>),
     Controller(ControllerReply),
     Done,
     Metrics(Vec<Sample>),
@@ -146,12 +159,28 @@ pub struct EpochAnswer {
     pub end_offset: i64,
 }
 
+/// DeleteRecords: move the starts of logs (L9).
+#[derive(Debug)]
+pub struct TrimCall {
+    pub queries: Vec<TrimQuery>,
+    /// After this long the answer is REQUEST_TIMED_OUT; the move may still happen.
+    pub timeout_ms: u32,
+}
+
+/// `offset` is the new start; -1 is the high watermark.
+#[derive(Clone, Copy, Debug)]
+pub struct TrimQuery {
+    pub group: GroupId,
+    pub offset: i64,
+}
+
 /// What shard 0 is asked to change.
 #[derive(Debug)]
 pub enum ControllerCall {
     Create(NewTopic),
     Delete(TopicRef),
     Alter(AlterTopic),
+    AddPartitions(NewPartitions),
     ProducerIds,
 }
 
@@ -160,5 +189,7 @@ pub enum ControllerReply {
     Created(Result<CreatedTopic, Refused>),
     Deleted(Result<(String, TopicId), Refused>),
     Altered(Result<(), Refused>),
+    /// How many the topic has now.
+    PartitionsAdded(Result<i32, Refused>),
     ProducerIds(Result<ProducerIds, Refused>),
 }

@@ -29,6 +29,10 @@ enum Kind {
     FixedArray(usize),
     /// An array of strings.
     StrArray,
+    /// Bytes, nullable or not.
+    Blob,
+    /// A structure behind a byte that says whether it is there.
+    Maybe(&'static [Field]),
 }
 
 const fn all(kind: Kind) -> Field {
@@ -47,7 +51,7 @@ const fn between(from: i16, to: i16, kind: Kind) -> Field {
     Field { from, to, kind }
 }
 
-use Kind::{Array, Fixed, FixedArray, Str, StrArray};
+use Kind::{Array, Blob, Fixed, FixedArray, Maybe, Str, StrArray};
 
 const LIST_OFFSETS: &[Field] = &[
     all(Fixed(4)),
@@ -121,6 +125,61 @@ const INCREMENTAL_ALTER_CONFIGS: &[Field] = &[
     all(Fixed(1)),
 ];
 
+const ALTER_CONFIGS: &[Field] = &[
+    all(Array(&[
+        all(Fixed(1)),
+        all(Str),
+        all(Array(&[all(Str), all(Str)])),
+    ])),
+    all(Fixed(1)),
+];
+
+const DESCRIBE_LOG_DIRS: &[Field] = &[all(Array(&[all(Str), all(FixedArray(4))]))];
+
+const ELECT_LEADERS: &[Field] = &[
+    since(1, Fixed(1)),
+    all(Array(&[all(Str), all(FixedArray(4))])),
+    all(Fixed(4)),
+];
+
+const DESCRIBE_PRODUCERS: &[Field] = &[all(Array(&[all(Str), all(FixedArray(4))]))];
+
+const GET_TELEMETRY_SUBSCRIPTIONS: &[Field] = &[all(Fixed(16))];
+
+const PUSH_TELEMETRY: &[Field] = &[
+    all(Fixed(16)),
+    all(Fixed(4)),
+    all(Fixed(1)),
+    all(Fixed(1)),
+    all(Blob),
+];
+
+const DELETE_RECORDS: &[Field] = &[
+    all(Array(&[
+        all(Str),
+        all(Array(&[all(Fixed(4)), all(Fixed(8))])),
+    ])),
+    all(Fixed(4)),
+];
+
+const CREATE_PARTITIONS: &[Field] = &[
+    all(Array(&[
+        all(Str),
+        all(Fixed(4)),
+        all(Array(&[all(FixedArray(4))])),
+    ])),
+    all(Fixed(4)),
+    all(Fixed(1)),
+];
+
+const DESCRIBE_CLUSTER: &[Field] = &[all(Fixed(1)), since(1, Fixed(1)), since(2, Fixed(1))];
+
+const DESCRIBE_TOPIC_PARTITIONS: &[Field] = &[
+    all(Array(&[all(Str)])),
+    all(Fixed(4)),
+    all(Maybe(&[all(Str), all(Fixed(4))])),
+];
+
 fn schema(key: ApiKey) -> &'static [Field] {
     match key {
         ApiKey::ListOffsets => LIST_OFFSETS,
@@ -132,6 +191,16 @@ fn schema(key: ApiKey) -> &'static [Field] {
         ApiKey::OffsetForLeaderEpoch => OFFSET_FOR_LEADER_EPOCH,
         ApiKey::DescribeConfigs => DESCRIBE_CONFIGS,
         ApiKey::IncrementalAlterConfigs => INCREMENTAL_ALTER_CONFIGS,
+        ApiKey::AlterConfigs => ALTER_CONFIGS,
+        ApiKey::DescribeLogDirs => DESCRIBE_LOG_DIRS,
+        ApiKey::ElectLeaders => ELECT_LEADERS,
+        ApiKey::DescribeProducers => DESCRIBE_PRODUCERS,
+        ApiKey::GetTelemetrySubscriptions => GET_TELEMETRY_SUBSCRIPTIONS,
+        ApiKey::PushTelemetry => PUSH_TELEMETRY,
+        ApiKey::DeleteRecords => DELETE_RECORDS,
+        ApiKey::CreatePartitions => CREATE_PARTITIONS,
+        ApiKey::DescribeCluster => DESCRIBE_CLUSTER,
+        ApiKey::DescribeTopicPartitions => DESCRIBE_TOPIC_PARTITIONS,
         ApiKey::Produce | ApiKey::Fetch => unreachable!("Produce and Fetch are read by hand"),
     }
 }
@@ -145,6 +214,7 @@ fn smallest(fields: &[Field], version: i16, flexible: bool) -> usize {
         }
         bytes += match field.kind {
             Fixed(n) => n,
+            Maybe(_) => 1,
             _ if flexible => 1,
             Str => 2,
             _ => 4,
@@ -177,6 +247,12 @@ fn walk(r: &mut Reader, fields: &[Field], version: i16, flexible: bool) -> Resul
                     r.skip_string(flexible)?;
                 }
             }
+            Blob => r.skip_bytes(flexible)?,
+            Maybe(fields) => match r.i8()? {
+                -1 => {}
+                1 => walk(r, fields, version, flexible)?,
+                _ => return Err(Malformed::Schema),
+            },
         }
     }
     r.skip_tags(flexible)
@@ -206,7 +282,7 @@ mod tests {
     use super::*;
     use crate::frame::{self, Frame};
     use crate::versions::{self, Api};
-    use bytes::{BufMut, BytesMut};
+    use bytes::{BufMut, Bytes, BytesMut};
     use kafka_protocol::messages as m;
     use kafka_protocol::protocol::{Encodable, StrBytes};
     use proptest::prelude::*;
@@ -339,6 +415,81 @@ mod tests {
                     ]),
             ])
         });
+    }
+
+    #[test]
+    fn the_schemas_of_admin_requests_agree_with_the_library() {
+        agrees(ApiKey::AlterConfigs, 2, |_| {
+            m::AlterConfigsRequest::default().with_resources(vec![
+                m::alter_configs_request::AlterConfigsResource::default()
+                    .with_resource_name(s("a"))
+                    .with_configs(vec![
+                        m::alter_configs_request::AlterableConfig::default()
+                            .with_name(s("k"))
+                            .with_value(None),
+                    ]),
+            ])
+        });
+        for topics in [None, Some(())] {
+            agrees(ApiKey::DescribeLogDirs, 4, |_| {
+                let topic = m::describe_log_dirs_request::DescribableLogDirTopic::default()
+                    .with_topic(s("a").into())
+                    .with_partitions(vec![1, 2]);
+                m::DescribeLogDirsRequest::default().with_topics(topics.map(|()| vec![topic]))
+            });
+            agrees(ApiKey::ElectLeaders, 2, |_| {
+                let topic = m::elect_leaders_request::TopicPartitions::default()
+                    .with_topic(s("a").into())
+                    .with_partitions(vec![1, 2]);
+                m::ElectLeadersRequest::default()
+                    .with_topic_partitions(topics.map(|()| vec![topic]))
+            });
+        }
+        agrees(ApiKey::DescribeProducers, 0, |_| {
+            m::DescribeProducersRequest::default().with_topics(vec![
+                m::describe_producers_request::TopicRequest::default()
+                    .with_name(s("a").into())
+                    .with_partition_indexes(vec![1, 2]),
+            ])
+        });
+        agrees(ApiKey::GetTelemetrySubscriptions, 0, |_| {
+            m::GetTelemetrySubscriptionsRequest::default()
+        });
+        agrees(ApiKey::PushTelemetry, 0, |_| {
+            m::PushTelemetryRequest::default().with_metrics(Bytes::from_static(b"abc"))
+        });
+        agrees(ApiKey::DeleteRecords, 2, |_| {
+            m::DeleteRecordsRequest::default().with_topics(vec![
+                m::delete_records_request::DeleteRecordsTopic::default()
+                    .with_name(s("a").into())
+                    .with_partitions(vec![Default::default(), Default::default()]),
+            ])
+        });
+        agrees(ApiKey::CreatePartitions, 3, |_| {
+            m::CreatePartitionsRequest::default().with_topics(vec![
+                m::create_partitions_request::CreatePartitionsTopic::default()
+                    .with_name(s("a").into())
+                    .with_assignments(Some(vec![
+                        m::create_partitions_request::CreatePartitionsAssignment::default()
+                            .with_broker_ids(vec![1.into(), 2.into()]),
+                    ])),
+                m::create_partitions_request::CreatePartitionsTopic::default()
+                    .with_assignments(None),
+            ])
+        });
+        agrees(ApiKey::DescribeCluster, 2, |_| {
+            m::DescribeClusterRequest::default()
+        });
+        for cursor in [None, Some(Default::default())] {
+            agrees(ApiKey::DescribeTopicPartitions, 0, |_| {
+                m::DescribeTopicPartitionsRequest::default()
+                    .with_topics(vec![
+                        m::describe_topic_partitions_request::TopicRequest::default()
+                            .with_name(s("abc").into()),
+                    ])
+                    .with_cursor(cursor.clone())
+            });
+        }
     }
 
     #[test]

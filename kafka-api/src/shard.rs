@@ -15,7 +15,7 @@ use cluster::controller::Controller;
 use cluster::metadata::Change;
 use cluster::view::{Announcement, View};
 use cluster::{Refusal, Refused};
-use engine::memory::Budget;
+use engine::memory::{Budget, MemoryClass};
 use engine::metrics::ShardMetrics;
 use engine::ring::{Class, Gone, Responder, Rpc};
 use engine::rt::{self, Queue};
@@ -25,7 +25,10 @@ use raftgroup::{Group, Groups};
 
 use crate::error::ErrorCode;
 use crate::handlers::produce::wire::{Endpoint, LeaderHint};
-use crate::handlers::{fetch, list_offsets, offset_for_leader_epoch, produce};
+use crate::handlers::{
+    delete_records, describe_log_dirs, describe_producers, fetch, list_offsets,
+    offset_for_leader_epoch, produce,
+};
 use crate::limits;
 use crate::request::{ControllerCall, ControllerReply, ShardReply, ShardRequest};
 use crate::sync::join_all;
@@ -77,6 +80,9 @@ pub struct Shard {
     pressure: Rc<dyn Fn() -> f32>,
     on_change: Rc<dyn Fn(&Change)>,
     pub(crate) fetches: fetch::Fetches,
+    pub(crate) sessions: fetch::Sessions,
+    /// Bytes of sessions that the budget counts.
+    session_bytes: Cell<u64>,
     pub(crate) producer_ids: crate::handlers::init_producer_id::Block,
     pub(crate) connections: crate::connection::Connections,
     news: RefCell<Map<GroupId, Announcement>>,
@@ -85,6 +91,8 @@ pub struct Shard {
 
 impl Shard {
     pub fn new(parts: Parts) -> Rc<Shard> {
+        let sessions =
+            fetch::Sessions::new(parts.config.broker.fetch_sessions, parts.id.0, parts.shards);
         Rc::new(Shard {
             id: parts.id,
             shards: parts.shards,
@@ -99,6 +107,8 @@ impl Shard {
             pressure: parts.pressure,
             on_change: parts.on_change,
             fetches: fetch::Fetches::default(),
+            sessions,
+            session_bytes: Cell::new(0),
             producer_ids: Default::default(),
             connections: Default::default(),
             news: RefCell::new(map()),
@@ -163,7 +173,12 @@ impl Shard {
                 })
                 .detach();
             }
-            ShardRequest::Offsets(_) | ShardRequest::Epochs(_) | ShardRequest::Controller(_) => {
+            ShardRequest::Offsets(_)
+            | ShardRequest::Epochs(_)
+            | ShardRequest::Trim(_)
+            | ShardRequest::LogSizes(_)
+            | ShardRequest::Producers(_)
+            | ShardRequest::Controller(_) => {
                 let shard = self.clone();
                 rt::spawn(Queue::Latency, async move {
                     responder.reply(shard.answer(request).await);
@@ -195,6 +210,13 @@ impl Shard {
             ShardRequest::Epochs(queries) => {
                 ShardReply::Epochs(offset_for_leader_epoch::serve(self, &queries))
             }
+            ShardRequest::LogSizes(groups) => {
+                ShardReply::LogSizes(describe_log_dirs::serve(self, groups).await)
+            }
+            ShardRequest::Producers(groups) => {
+                ShardReply::Producers(describe_producers::serve(self, &groups).await)
+            }
+            ShardRequest::Trim(call) => ShardReply::Trim(delete_records::serve(self, call).await),
             ShardRequest::Controller(call) => ShardReply::Controller(self.control(call).await),
             other => unreachable!("{other:?} is not asked this way"),
         }
@@ -212,6 +234,9 @@ impl Shard {
                 ControllerCall::Create(_) => ControllerReply::Created(Err(not_here())),
                 ControllerCall::Delete(_) => ControllerReply::Deleted(Err(not_here())),
                 ControllerCall::Alter(_) => ControllerReply::Altered(Err(not_here())),
+                ControllerCall::AddPartitions(_) => {
+                    ControllerReply::PartitionsAdded(Err(not_here()))
+                }
                 ControllerCall::ProducerIds => ControllerReply::ProducerIds(Err(not_here())),
             };
         };
@@ -221,6 +246,12 @@ impl Shard {
             }
             ControllerCall::Create(new) => {
                 ControllerReply::Created(in_time(controller.create_topic(new)).await)
+            }
+            ControllerCall::AddPartitions(_) if self.groups.disk().refusing => {
+                ControllerReply::PartitionsAdded(Err(disk_is_full(self.groups.disk().free_bytes)))
+            }
+            ControllerCall::AddPartitions(new) => {
+                ControllerReply::PartitionsAdded(in_time(controller.create_partitions(new)).await)
             }
             ControllerCall::Delete(which) => {
                 ControllerReply::Deleted(in_time(controller.delete_topic(which)).await)
@@ -299,6 +330,21 @@ impl Shard {
         .detach();
     }
 
+    /// Has the budget count the memory that fetch sessions take now.
+    pub(crate) fn count_sessions(&self) {
+        let now = self.sessions.bytes();
+        let before = self.session_bytes.replace(now);
+        if now == before {
+            return;
+        }
+        let memory = self.budget.meter(MemoryClass::Cache);
+        if now > before {
+            memory.add(now - before);
+        } else {
+            memory.sub(before - now);
+        }
+    }
+
     /// How long an answer to a producer is held back: nothing up to half a journal, rising to 50 ms when it is full (L6).
     pub(crate) fn slow_down(&self) -> Option<Duration> {
         let over = (self.pressure)() - 0.5;
@@ -361,7 +407,7 @@ fn disk_is_full(free_bytes: u64) -> Refused {
     Refused::new(
         Refusal::StorageError,
         format!(
-            "The broker's disk is nearly full ({} MiB are free): no topic can be created until there is room.",
+            "The broker's disk is nearly full ({} MiB are free): no topic or partition can be created until there is room.",
             free_bytes >> 20
         ),
     )

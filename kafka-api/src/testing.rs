@@ -10,6 +10,8 @@ use crate::records::testing::batch;
 use crate::versions::{ApiKey, TABLE};
 use crate::wire::Writer;
 
+mod admin;
+
 fn s(v: &'static str) -> StrBytes {
     StrBytes::from_static_str(v)
 }
@@ -36,6 +38,7 @@ pub fn body(key: ApiKey, version: i16) -> Bytes {
         ApiKey::OffsetForLeaderEpoch => offset_for_leader_epoch(version),
         ApiKey::DescribeConfigs => describe_configs(version),
         ApiKey::IncrementalAlterConfigs => incremental_alter_configs(version),
+        _ => admin::body(key, version),
     };
     body.freeze()
 }

@@ -4,8 +4,9 @@
 //! advertised from 0 on, as Kafka does, because older librdkafka concludes from a higher minimum that compression and idempotence are
 //! missing (KAFKA-18659); versions 0-2 are refused like any unknown version.
 //!
-//! `kafka-protocol` describes Kafka 4.1. Two newest versions are written by hand: ApiVersions 5 (cluster id and node id behind the
-//! version 4 fields, KIP-1242) and ListOffsets 11 (the same bytes as 10; timestamp -6 becomes legal, KIP-1023).
+//! `kafka-protocol` describes Kafka 4.1. Three newest versions are written by hand: ApiVersions 5 (cluster id and node id behind the
+//! version 4 fields, KIP-1242), ListOffsets 11 (the same bytes as 10; timestamp -6 becomes legal, KIP-1023) and DescribeLogDirs 5 (a flag more
+//! in the answer, KIP-1066).
 
 /// One row of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,6 +18,8 @@ pub struct Api {
     pub max: i16,
     /// The first version with compact fields and tags.
     pub flexible_from: i16,
+    /// Served, but not named by ApiVersions, as Kafka does with what a node has no use for.
+    pub hidden: bool,
 }
 
 /// The keys of the table, by their number in the protocol.
@@ -30,10 +33,20 @@ pub enum ApiKey {
     ApiVersions = 18,
     CreateTopics = 19,
     DeleteTopics = 20,
+    DeleteRecords = 21,
     InitProducerId = 22,
     OffsetForLeaderEpoch = 23,
     DescribeConfigs = 32,
+    AlterConfigs = 33,
+    DescribeLogDirs = 35,
+    CreatePartitions = 37,
+    ElectLeaders = 43,
     IncrementalAlterConfigs = 44,
+    DescribeCluster = 60,
+    DescribeProducers = 61,
+    GetTelemetrySubscriptions = 71,
+    PushTelemetry = 72,
+    DescribeTopicPartitions = 75,
 }
 
 const fn api(key: ApiKey, min: i16, max: i16, flexible_from: i16) -> Api {
@@ -43,11 +56,19 @@ const fn api(key: ApiKey, min: i16, max: i16, flexible_from: i16) -> Api {
         min,
         max,
         flexible_from,
+        hidden: false,
+    }
+}
+
+const fn hidden(api: Api) -> Api {
+    Api {
+        hidden: true,
+        ..api
     }
 }
 
 /// In ascending order of key, as ApiVersions answers.
-pub const TABLE: [Api; 11] = [
+pub const TABLE: &[Api] = &[
     Api {
         advertised_min: 0,
         ..api(ApiKey::Produce, 3, 13, 9)
@@ -58,10 +79,20 @@ pub const TABLE: [Api; 11] = [
     api(ApiKey::ApiVersions, 0, 5, 3),
     api(ApiKey::CreateTopics, 2, 7, 5),
     api(ApiKey::DeleteTopics, 1, 6, 4),
+    api(ApiKey::DeleteRecords, 0, 2, 2),
     api(ApiKey::InitProducerId, 0, 5, 2),
     api(ApiKey::OffsetForLeaderEpoch, 2, 4, 4),
     api(ApiKey::DescribeConfigs, 1, 4, 4),
+    api(ApiKey::AlterConfigs, 0, 2, 2),
+    api(ApiKey::DescribeLogDirs, 1, 5, 2),
+    api(ApiKey::CreatePartitions, 0, 3, 2),
+    api(ApiKey::ElectLeaders, 0, 2, 2),
     api(ApiKey::IncrementalAlterConfigs, 0, 1, 1),
+    api(ApiKey::DescribeCluster, 0, 2, 0),
+    api(ApiKey::DescribeProducers, 0, 0, 0),
+    hidden(api(ApiKey::GetTelemetrySubscriptions, 0, 0, 0)),
+    hidden(api(ApiKey::PushTelemetry, 0, 0, 0)),
+    api(ApiKey::DescribeTopicPartitions, 0, 0, 0),
 ];
 
 /// The row of a key, if there is one.
@@ -124,6 +155,28 @@ mod tests {
         check::<m::IncrementalAlterConfigsRequest, m::IncrementalAlterConfigsResponse>(
             ApiKey::IncrementalAlterConfigs,
             1,
+        );
+        check::<m::AlterConfigsRequest, m::AlterConfigsResponse>(ApiKey::AlterConfigs, 2);
+        check::<m::DescribeLogDirsRequest, m::DescribeLogDirsResponse>(ApiKey::DescribeLogDirs, 4);
+        check::<m::ElectLeadersRequest, m::ElectLeadersResponse>(ApiKey::ElectLeaders, 2);
+        check::<m::DescribeProducersRequest, m::DescribeProducersResponse>(
+            ApiKey::DescribeProducers,
+            0,
+        );
+        check::<m::GetTelemetrySubscriptionsRequest, m::GetTelemetrySubscriptionsResponse>(
+            ApiKey::GetTelemetrySubscriptions,
+            0,
+        );
+        check::<m::PushTelemetryRequest, m::PushTelemetryResponse>(ApiKey::PushTelemetry, 0);
+        check::<m::DeleteRecordsRequest, m::DeleteRecordsResponse>(ApiKey::DeleteRecords, 2);
+        check::<m::CreatePartitionsRequest, m::CreatePartitionsResponse>(
+            ApiKey::CreatePartitions,
+            3,
+        );
+        check::<m::DescribeClusterRequest, m::DescribeClusterResponse>(ApiKey::DescribeCluster, 2);
+        check::<m::DescribeTopicPartitionsRequest, m::DescribeTopicPartitionsResponse>(
+            ApiKey::DescribeTopicPartitions,
+            0,
         );
     }
 }

@@ -36,6 +36,32 @@ fn read(request: &Request) -> bool {
         ApiKey::IncrementalAlterConfigs => {
             schema::decode::<m::IncrementalAlterConfigsRequest>(request, version).is_ok()
         }
+        ApiKey::AlterConfigs => schema::decode::<m::AlterConfigsRequest>(request, version).is_ok(),
+        ApiKey::DescribeLogDirs => {
+            schema::decode::<m::DescribeLogDirsRequest>(request, version.min(4)).is_ok()
+        }
+        ApiKey::ElectLeaders => schema::decode::<m::ElectLeadersRequest>(request, version).is_ok(),
+        ApiKey::DescribeProducers => {
+            schema::decode::<m::DescribeProducersRequest>(request, version).is_ok()
+        }
+        ApiKey::GetTelemetrySubscriptions => {
+            schema::decode::<m::GetTelemetrySubscriptionsRequest>(request, version).is_ok()
+        }
+        ApiKey::PushTelemetry => {
+            schema::decode::<m::PushTelemetryRequest>(request, version).is_ok()
+        }
+        ApiKey::DeleteRecords => {
+            schema::decode::<m::DeleteRecordsRequest>(request, version).is_ok()
+        }
+        ApiKey::CreatePartitions => {
+            schema::decode::<m::CreatePartitionsRequest>(request, version).is_ok()
+        }
+        ApiKey::DescribeCluster => {
+            schema::decode::<m::DescribeClusterRequest>(request, version).is_ok()
+        }
+        ApiKey::DescribeTopicPartitions => {
+            schema::decode::<m::DescribeTopicPartitionsRequest>(request, version).is_ok()
+        }
     }
 }
 

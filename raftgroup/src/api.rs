@@ -19,6 +19,16 @@ pub enum Acks {
     All,
 }
 
+/// An idempotent producer as a group remembers it: its last batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ActiveProducer {
+    pub id: i64,
+    pub epoch: i16,
+    pub last_sequence: i32,
+    /// The greatest timestamp of the batch.
+    pub last_timestamp: i64,
+}
+
 /// Where a batch lies, as Produce answers it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Appended {

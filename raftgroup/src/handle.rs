@@ -15,7 +15,9 @@ use engine::log::{Captured, Extent, LogError, ReplicaLog};
 use engine::types::{EntryKind, GroupId, LeaderEpoch, Lsn, Offset, RaftIndex, ReplicaId, Term};
 use indexmap::IndexMap;
 
-use crate::api::{Acks, Appended, GroupSink, ProduceError, Produced, SubscriptionKey, Watcher};
+use crate::api::{
+    Acks, ActiveProducer, Appended, GroupSink, ProduceError, Produced, SubscriptionKey, Watcher,
+};
 use crate::codec;
 use crate::group::{Effects, Machine, Taken};
 use crate::held::Held;
@@ -110,6 +112,11 @@ impl Group {
     /// The offset after the last committed record: what clients see up to (L11).
     pub fn high_watermark(&self) -> Offset {
         self.machine.borrow().state().high_watermark()
+    }
+
+    /// The idempotent producers whose batches are remembered, by id.
+    pub fn producers(&self) -> Vec<ActiveProducer> {
+        self.machine.borrow().state().producers.active()
     }
 
     pub fn log_start_offset(&self) -> Offset {

@@ -28,7 +28,8 @@ mod memory_log;
 mod simulation;
 
 pub use api::{
-    Acks, Appended, GroupError, GroupSink, ProduceError, Produced, SubscriptionKey, Watcher,
+    Acks, ActiveProducer, Appended, GroupError, GroupSink, ProduceError, Produced, SubscriptionKey,
+    Watcher,
 };
 pub use groups::Groups;
 pub use handle::Group;

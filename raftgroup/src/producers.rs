@@ -23,7 +23,7 @@ use engine::types::{Offset, RaftIndex};
 use indexmap::IndexMap;
 use smallvec::SmallVec;
 
-use crate::api::ProduceError;
+use crate::api::{ActiveProducer, ProduceError};
 use crate::limits;
 
 /// The number of different sequence numbers: they wrap from `i32::MAX` to 0.
@@ -289,6 +289,24 @@ impl Producers {
         let bar = *bar;
         self.table
             .retain(|_, p| !p.pending.is_empty() || p.touched > bar);
+    }
+
+    /// Everyone's last batch, by producer id.
+    pub fn active(&self) -> Vec<ActiveProducer> {
+        let newest = self
+            .table
+            .iter()
+            .filter_map(|(id, p)| Some((id, p.newest()?)));
+        let mut active: Vec<ActiveProducer> = newest
+            .map(|(id, b)| ActiveProducer {
+                id: *id,
+                epoch: b.epoch,
+                last_sequence: b.last_sequence,
+                last_timestamp: b.timestamp,
+            })
+            .collect();
+        active.sort_unstable_by_key(|p| p.id);
+        active
     }
 
     /// Appends the committed state to `out` (format in [`crate::codec`]): u32 count, then per producer, in the order of their last writes,

@@ -297,3 +297,25 @@ proptest! {
         prop_assert_eq!(rebuilt.table.len(), d.producers.table.len());
     }
 }
+
+#[test]
+fn active_producers_are_told_by_their_last_batch() {
+    let mut producers = Producers::new(10);
+    let stamp = |id, first, last| Stamp {
+        id,
+        epoch: 2,
+        first_sequence: first,
+        last_sequence: last,
+        timestamp: i64::from(last),
+    };
+    producers.push(RaftIndex(1), &stamp(9, 0, 3), Offset(0), 0);
+    producers.push(RaftIndex(2), &stamp(4, 0, 0), Offset(4), 0);
+    producers.apply(RaftIndex(1), 9);
+    producers.push(RaftIndex(3), &stamp(9, 4, 5), Offset(5), 0);
+    let told: Vec<_> = producers
+        .active()
+        .iter()
+        .map(|p| (p.id, p.epoch, p.last_sequence, p.last_timestamp))
+        .collect();
+    assert_eq!(told, [(4, 2, 0, 0), (9, 2, 5, 5)]);
+}

@@ -267,6 +267,7 @@ fn broker_config(settings: &Settings, kafka_addr: SocketAddr) -> BrokerConfig {
         data_dir: settings.data_dir.display().to_string(),
         auto_create_topics: settings.auto_create_topics,
         num_partitions: settings.num_partitions,
+        log: settings.log.clone(),
         ..BrokerConfig::default()
     }
 }

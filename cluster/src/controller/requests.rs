@@ -11,7 +11,7 @@ use crate::ids::random_uuid;
 use crate::limits::{ALTER_ATTEMPTS, PARTITIONS_PER_TOPIC, PRODUCER_ID_BLOCK};
 use crate::metadata::{Metadata, Node, Topic};
 use crate::placement::{Candidate, place};
-use crate::topic_config::{self, ConfigOp, ConfigRow};
+use crate::topic_config::{self, ConfigChange, ConfigRow};
 use crate::topic_name;
 
 /// A topic to create, as CreateTopics has it.
@@ -46,11 +46,11 @@ pub enum TopicRef {
     Id(TopicId),
 }
 
-/// A change of a topic's configuration, as IncrementalAlterConfigs has it.
+/// A change of a topic's configuration.
 #[derive(Clone, Debug)]
 pub struct AlterTopic {
     pub name: String,
-    pub ops: Vec<ConfigOp>,
+    pub change: ConfigChange,
     pub validate_only: bool,
 }
 
@@ -146,10 +146,17 @@ impl Controller {
     }
 
     pub async fn alter_topic(&self, alter: AlterTopic) -> Result<(), Refused> {
+        if alter.name.is_empty() {
+            return Err(Refused::new(
+                Refusal::InvalidRequest,
+                "There is no configuration of topics in general; name one.",
+            ));
+        }
+        topic_name::check(&alter.name)?;
         for _ in 0..ALTER_ATTEMPTS {
             let (topic_id, based_on, configs) = self.read(|m| {
                 let topic = m.topic(&alter.name).ok_or_else(|| unknown(&alter.name))?;
-                let configs = topic_config::alter(&topic.configs, &alter.ops)?;
+                let configs = alter.change.apply(&topic.configs)?;
                 Ok::<_, Refused>((topic.id, topic.config_version, configs))
             })?;
             if alter.validate_only {
@@ -298,11 +305,14 @@ impl Controller {
 }
 
 fn check_partitions(partitions: i32) -> Result<(), Refused> {
-    let refuse = |why: String| Err(Refused::new(Refusal::InvalidPartitions, why));
     match partitions {
-        ..=0 => refuse("A topic has at least one partition.".into()),
-        n if n > PARTITIONS_PER_TOPIC => refuse(format!(
-            "A topic can have {PARTITIONS_PER_TOPIC} partitions at most."
+        ..=0 => Err(Refused::new(
+            Refusal::InvalidPartitions,
+            "A topic has at least one partition.",
+        )),
+        n if n > PARTITIONS_PER_TOPIC => Err(Refused::new(
+            Refusal::PolicyViolation,
+            format!("A topic can have {PARTITIONS_PER_TOPIC} partitions at most."),
         )),
         _ => Ok(()),
     }

@@ -8,7 +8,7 @@ use uuid::Uuid;
 
 use super::*;
 use crate::metadata::Node;
-use crate::topic_config::{AlterOp, ConfigOp};
+use crate::topic_config::{AlterOp, ConfigChange, ConfigOp};
 use crate::view::View;
 
 /// Keeps commands until [`Log::commit`].
@@ -241,7 +241,7 @@ fn creates_are_refused_as_kafka_does() {
                 partitions: 10_001,
                 ..base()
             },
-            Refusal::InvalidPartitions,
+            Refusal::PolicyViolation,
         ),
         (
             NewTopic {
@@ -327,11 +327,11 @@ fn concurrent_alters_both_count() {
     f.run(c.create_topic(new_topic("a"))).unwrap();
     let alter = |name: &str, value: &str| AlterTopic {
         name: "a".into(),
-        ops: vec![ConfigOp {
+        change: ConfigChange::Steps(vec![ConfigOp {
             name: name.into(),
             op: AlterOp::Set,
             value: Some(value.into()),
-        }],
+        }]),
         validate_only: false,
     };
     let mut one = Box::pin(c.alter_topic(alter("retention.ms", "7")));

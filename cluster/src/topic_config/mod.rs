@@ -7,6 +7,7 @@
 pub mod table;
 pub mod value;
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use engine::log::LogPolicy;
@@ -151,6 +152,39 @@ pub struct ConfigOp {
     pub value: Option<String>,
 }
 
+/// What shall become of a topic's own settings.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ConfigChange {
+    /// Steps, as IncrementalAlterConfigs has them.
+    Steps(Vec<ConfigOp>),
+    /// These instead of what was set before, as AlterConfigs has it.
+    Replace(Vec<(String, Option<String>)>),
+}
+
+impl ConfigChange {
+    /// The settings that come of it. Nothing is changed when one part is refused.
+    pub fn apply(
+        &self,
+        overrides: &BTreeMap<String, String>,
+    ) -> Result<BTreeMap<String, String>, Refused> {
+        match self {
+            ConfigChange::Steps(ops) => alter(overrides, ops),
+            ConfigChange::Replace(configs) => {
+                for (i, (name, value)) in configs.iter().enumerate() {
+                    if value.is_none() {
+                        return Err(null(name));
+                    }
+                    if configs[..i].iter().any(|(earlier, _)| earlier == name) {
+                        return Err(twice(name));
+                    }
+                }
+                let configs = configs.iter().map(|(n, v)| (n.as_str(), v.as_deref()));
+                check_overrides(configs)
+            }
+        }
+    }
+}
+
 /// Checks the settings of a new topic and brings them into canonical form.
 pub fn check_overrides<'a>(
     configs: impl IntoIterator<Item = (&'a str, Option<&'a str>)>,
@@ -180,19 +214,17 @@ pub fn alter(
     let mut altered = overrides.clone();
     for (i, op) in ops.iter().enumerate() {
         if ops[..i].iter().any(|earlier| earlier.name == op.name) {
-            return Err(Refused::new(
-                Refusal::InvalidRequest,
-                format!("The config {} is named twice.", op.name),
-            ));
+            return Err(twice(&op.name));
         }
-        let d = known(&op.name)?;
         if op.op == AlterOp::Delete {
+            // Also of a name that nobody knows (any more): Kafka takes it, and there is nothing to refuse.
             altered.remove(&op.name);
             continue;
         }
         let Some(value) = &op.value else {
-            return Err(invalid(format!("Null value for {}.", op.name)));
+            return Err(null(&op.name));
         };
+        let d = known(&op.name)?;
         let text = match op.op {
             AlterOp::Set | AlterOp::Delete => accept(&op.name, value)?,
             AlterOp::Append | AlterOp::Subtract => {
@@ -244,13 +276,23 @@ fn accept(name: &str, text: &str) -> Result<String, Refused> {
 }
 
 fn known(name: &str) -> Result<&'static Definition, Refused> {
-    definition(name).ok_or_else(|| {
-        let shown: String = name.chars().take(64).collect();
-        invalid(format!(
-            "Unknown topic config name: {}",
-            shown.escape_debug()
-        ))
-    })
+    definition(name).ok_or_else(|| invalid(format!("Unknown topic config name: {}", shown(name))))
+}
+
+fn null(name: &str) -> Refused {
+    let message = format!("Null value for {}.", shown(name));
+    Refused::new(Refusal::InvalidRequest, message)
+}
+
+fn twice(name: &str) -> Refused {
+    let message = format!("The config {} is named twice.", shown(name));
+    Refused::new(Refusal::InvalidRequest, message)
+}
+
+/// A name from a request, fit for a message.
+pub(crate) fn shown(name: &str) -> String {
+    let cut: String = name.chars().take(64).collect();
+    cut.escape_debug().to_string()
 }
 
 fn invalid(message: String) -> Refused {
@@ -271,6 +313,7 @@ pub enum ConfigSource {
     Topic = 1,
     StaticBroker = 4,
     Default = 5,
+    Logger = 6,
 }
 
 /// One place that gives a value to a config.
@@ -292,25 +335,27 @@ pub struct ConfigRow {
     /// What gives it a value, what counts first.
     pub synonyms: Vec<Synonym>,
     pub value_type: ValueType,
-    pub documentation: &'static str,
+    pub documentation: Cow<'static, str>,
 }
 
-/// DescribeConfigs for a topic with these settings: what has an effect, and what was set although it is the default. `wanted` narrows it to some names.
+/// DescribeConfigs for a topic with these settings: everything that Kafka knows, and Tailrace's own where it has an effect, was set or is asked for by name. `wanted` narrows it to
+/// some names.
 pub fn describe(overrides: &BTreeMap<String, String>, wanted: Option<&[&str]>) -> Vec<ConfigRow> {
     TABLE
         .iter()
         .filter(|d| wanted.is_none_or(|names| names.contains(&d.name)))
-        .filter(|d| d.effect == Effect::Works || overrides.contains_key(d.name))
-        .map(|d| row(d, overrides.get(d.name)))
+        .filter(|d| wanted.is_some() || !d.is_planned() || overrides.contains_key(d.name))
+        .map(|d| row(d, overrides.get(d.name).map(String::as_str)))
         .collect()
 }
 
-fn row(d: &Definition, own: Option<&String>) -> ConfigRow {
+/// One row; `own` is what was set, if anything was.
+pub(crate) fn row(d: &Definition, own: Option<&str>) -> ConfigRow {
     let mut synonyms = Vec::with_capacity(2);
     if let Some(value) = own {
         synonyms.push(Synonym {
             name: d.name.to_string(),
-            value: Some(value.clone()),
+            value: Some(value.to_string()),
             source: ConfigSource::Topic,
         });
     }
@@ -323,7 +368,7 @@ fn row(d: &Definition, own: Option<&String>) -> ConfigRow {
     }
     ConfigRow {
         name: d.name,
-        value: Some(own.cloned().unwrap_or_else(|| d.default.to_string())),
+        value: Some(own.unwrap_or(d.default).to_string()),
         read_only: false,
         source: if own.is_some() {
             ConfigSource::Topic
@@ -333,7 +378,7 @@ fn row(d: &Definition, own: Option<&String>) -> ConfigRow {
         sensitive: false,
         synonyms,
         value_type: d.value_type,
-        documentation: d.documentation,
+        documentation: d.documentation(),
     }
 }
 

@@ -3,6 +3,8 @@
 //! Columns: name, type, default, valid values, the broker-level name under which the default goes, whether it has an effect here, and what it does. A config
 //! without an effect is refused unless it is set to its default: silence would be a lie.
 
+use std::borrow::Cow;
+
 use super::value::{Valid, ValueType};
 use crate::limits::MESSAGE_BYTES;
 
@@ -17,7 +19,7 @@ pub struct Definition {
     /// The broker config that gives the default, as DescribeConfigs names it.
     pub broker_name: Option<&'static str>,
     pub effect: Effect,
-    pub documentation: &'static str,
+    pub(crate) documentation: &'static str,
 }
 
 /// What setting a config does.
@@ -29,18 +31,36 @@ pub enum Effect {
     Refused(&'static str),
 }
 
+impl Definition {
+    /// What it does, and what is to be known of it here.
+    pub fn documentation(&self) -> Cow<'static, str> {
+        match self.effect {
+            Effect::Works => self.documentation.into(),
+            Effect::Refused(why) => {
+                format!("{} Only the default is taken: {why}.", self.documentation).into()
+            }
+        }
+    }
+
+    /// Tailrace's own, and without an effect yet.
+    pub fn is_planned(&self) -> bool {
+        self.name == "write.caching" && self.effect != Effect::Works
+    }
+}
+
 /// Finds a config by name.
 pub fn definition(name: &str) -> Option<&'static Definition> {
     let at = TABLE.binary_search_by(|d| d.name.cmp(name)).ok()?;
     Some(&TABLE[at])
 }
 
-macro_rules! table {
-    ($($name:literal $type:ident $default:literal $valid:expr, $broker:expr, $effect:expr, $doc:literal;)*) => {
-        /// Sorted by name.
-        pub static TABLE: &[Definition] = &[$(Definition {
+/// Makes a table of configs, sorted by name.
+macro_rules! config_table {
+    ($(#[$about:meta])* $table:ident; $($name:literal $type:ident $default:literal $valid:expr, $broker:expr, $effect:expr, $doc:literal;)*) => {
+        $(#[$about])*
+        pub static $table: &[$crate::topic_config::table::Definition] = &[$($crate::topic_config::table::Definition {
             name: $name,
-            value_type: ValueType::$type,
+            value_type: $crate::topic_config::value::ValueType::$type,
             default: $default,
             valid: $valid,
             broker_name: $broker,
@@ -49,6 +69,7 @@ macro_rules! table {
         },)*];
     };
 }
+pub(crate) use config_table;
 
 use Effect::{Refused, Works};
 use Valid::{Any, OneOf};
@@ -66,7 +87,9 @@ const ALWAYS_SYNCED: Effect =
 const OWN_STORE: Effect = Refused("Tailrace's storage has no such setting");
 const NOT_THROTTLED: Effect = Refused("Tailrace doesn't throttle replication yet");
 
-table! {
+config_table! {
+    /// Sorted by name.
+    TABLE;
     "cleanup.policy" List "delete" OneOf(&["compact", "delete"]), Some("log.cleanup.policy"), Works,
         "What happens to old data: 'delete' removes it by retention.ms and retention.bytes; empty keeps it for ever. 'compact' is not supported yet.";
     "compression.gzip.level" Int "-1" Valid::RangeOr(1, 9, -1), Some("compression.gzip.level"), Works,
@@ -85,7 +108,7 @@ table! {
         "How long a removed segment's file stays, in milliseconds.";
     "flush.messages" Long "9223372036854775807" from(1), Some("log.flush.interval.messages"), ALWAYS_SYNCED,
         "After how many records the log is synced.";
-    "flush.ms" Long "9223372036854775807" from(1), Some("log.flush.interval.ms"), ALWAYS_SYNCED,
+    "flush.ms" Long "9223372036854775807" from(0), Some("log.flush.interval.ms"), ALWAYS_SYNCED,
         "After how much time the log is synced, in milliseconds.";
     "follower.replication.throttled.replicas" List "" Any, None, NOT_THROTTLED,
         "Replicas whose followers are throttled.";

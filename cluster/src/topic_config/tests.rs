@@ -145,21 +145,40 @@ fn incremental_ops_follow_kafka() {
     assert_eq!(refusal(&[no_list]), Refusal::InvalidConfig);
     assert_eq!(
         refusal(&[op("retention.ms", AlterOp::Set, None)]),
-        Refusal::InvalidConfig
+        Refusal::InvalidRequest
     );
     let twice = [set("retention.ms", "1"), set("retention.ms", "2")];
     assert_eq!(refusal(&twice), Refusal::InvalidRequest);
-    assert_eq!(
-        refusal(&[op("nope", AlterOp::Delete, None)]),
-        Refusal::InvalidConfig
-    );
+    let unknown = alter(&own, &[op("nope", AlterOp::Delete, None)]);
+    assert_eq!(unknown, Ok(own), "to delete what nobody set does nothing");
+}
+
+#[test]
+fn a_replacement_takes_the_place_of_everything() {
+    let own = BTreeMap::from([("retention.ms".to_string(), "5".to_string())]);
+    let replace = |configs: &[(&str, Option<&str>)]| {
+        let configs = configs.iter();
+        let configs = configs.map(|(n, v)| (n.to_string(), v.map(String::from)));
+        ConfigChange::Replace(configs.collect()).apply(&own)
+    };
+    assert_eq!(replace(&[]), Ok(BTreeMap::new()));
+    let other = replace(&[("segment.ms", Some("7"))]).unwrap();
+    assert_eq!(other, BTreeMap::from([("segment.ms".into(), "7".into())]));
+    let code = |configs: &[(&str, Option<&str>)]| replace(configs).unwrap_err().refusal;
+    assert_eq!(code(&[("segment.ms", None)]), Refusal::InvalidRequest);
+    assert_eq!(code(&[("nope", Some("7"))]), Refusal::InvalidConfig);
+    let twice = [("segment.ms", Some("7")), ("segment.ms", Some("7"))];
+    assert_eq!(code(&twice), Refusal::InvalidRequest);
 }
 
 #[test]
 fn rows_say_where_a_value_comes_from() {
     let own = BTreeMap::from([("retention.ms".to_string(), "5".to_string())]);
     let rows = describe(&own, Some(&["retention.ms", "segment.ms", "flush.ms"]));
-    assert_eq!(rows.len(), 2, "flush.ms has no effect and was not set");
+    assert_eq!(rows.len(), 3);
+    assert_eq!(rows[0].name, "flush.ms");
+    assert!(rows[0].documentation.contains("Only the default is taken"));
+    let rows = &rows[1..];
     assert_eq!(rows[0].name, "retention.ms");
     assert_eq!(rows[0].value.as_deref(), Some("5"));
     assert_eq!(rows[0].source, ConfigSource::Topic);
@@ -167,7 +186,7 @@ fn rows_say_where_a_value_comes_from() {
     assert_eq!(rows[0].synonyms[1].name, "log.retention.ms");
     assert_eq!(rows[0].synonyms[1].value.as_deref(), Some("604800000"));
     assert_eq!(rows[1].source, ConfigSource::Default);
-    assert!(describe(&own, None).len() > 10);
+    assert_eq!(describe(&own, None).len(), 37, "what Kafka 4.4 lists");
 }
 
 proptest! {

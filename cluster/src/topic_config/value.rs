@@ -10,6 +10,8 @@ use crate::limits::CONFIG_VALUE_BYTES;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i8)]
 pub enum ValueType {
+    /// Of what is no setting: a logger's level.
+    Unknown = 0,
     Boolean = 1,
     String = 2,
     Int = 3,
@@ -80,7 +82,7 @@ pub fn parse(d: &Definition, text: &str) -> Result<Value, Refused> {
             t if t.eq_ignore_ascii_case("false") => Value::Boolean(false),
             _ => return Err(refuse("it must be true or false".into())),
         },
-        ValueType::String => Value::String(trimmed.to_string()),
+        ValueType::String | ValueType::Unknown => Value::String(trimmed.to_string()),
         ValueType::Int => match trimmed.parse() {
             Ok(v) => Value::Int(v),
             Err(_) => return Err(refuse("it must be a 32-bit whole number".into())),

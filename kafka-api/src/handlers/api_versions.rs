@@ -1,6 +1,6 @@
 //! ApiVersions, key 18, versions 0-5, by hand.
 //!
-//! Lists exactly [`crate::versions::TABLE`]; no supported or finalized features (so clients use none), features epoch unknown. An unknown version
+//! Lists exactly [`crate::versions::TABLE`], without what is hidden there; no supported or finalized features (so clients use none), features epoch unknown. An unknown version
 //! is answered as version 0 with UNSUPPORTED_VERSION and the table (KIP-511). From 3 on the client's software name and version must look like
 //! ones, else INVALID_REQUEST; version 5 may say which cluster and node the client thinks it talks to, and another one is told
 //! REBOOTSTRAP_REQUIRED (KIP-1242). The response header is version 0 always.
@@ -75,11 +75,12 @@ fn write_body(out: &mut BytesMut, version: i16, error: ErrorCode) {
     out.put_i16(error.code());
     // Errors other than an unknown version come without the table, as Kafka's.
     let listed = match error {
-        ErrorCode::None | ErrorCode::UnsupportedVersion => &TABLE[..],
+        ErrorCode::None | ErrorCode::UnsupportedVersion => TABLE,
         _ => &[],
     };
-    out.put_array(listed.len(), flexible);
-    for api in listed {
+    let listed = || listed.iter().filter(|api| !api.hidden);
+    out.put_array(listed().count(), flexible);
+    for api in listed() {
         out.put_i16(api.key as i16);
         out.put_i16(api.advertised_min);
         out.put_i16(api.max);
@@ -133,7 +134,8 @@ mod tests {
             let mut bytes = out.freeze();
             let got = m::ApiVersionsResponse::decode(&mut bytes, version.min(4)).unwrap();
             assert!(bytes.is_empty());
-            assert_eq!(got.api_keys.len(), TABLE.len());
+            let told = TABLE.iter().filter(|api| !api.hidden).count();
+            assert_eq!(got.api_keys.len(), told);
             assert_eq!(got.api_keys[0].min_version, 0, "Produce from 0");
             assert_eq!(got.api_keys[2].max_version, 11, "ListOffsets");
             assert_eq!(got.finalized_features_epoch, -1);
@@ -147,7 +149,8 @@ mod tests {
         assert_eq!(bytes.get_i32(), 77);
         let got = m::ApiVersionsResponse::decode(&mut bytes, 0).unwrap();
         assert_eq!(got.error_code, 35);
-        assert_eq!(got.api_keys.len(), TABLE.len());
+        let told = TABLE.iter().filter(|api| !api.hidden).count();
+        assert_eq!(got.api_keys.len(), told);
     }
 
     #[test]

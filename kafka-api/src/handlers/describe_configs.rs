@@ -1,27 +1,34 @@
-//! DescribeConfigs, key 32, versions 1-4.
+//! DescribeConfigs, key 32, versions 1-4, answered by hand: thousands of topics are described in one go.
 //!
-//! Topics (type 2) and this broker (type 4, read-only); every other type is INVALID_REQUEST. Listed is what has an effect. Types and documentation
-//! come from version 3 on.
+//! Topics (type 2), this broker (4, read-only), its loggers (8, read-only), client metrics subscriptions (16) and groups (32); every other type is INVALID_REQUEST. Of topics, groups and subscriptions
+//! everything is listed that Kafka knows; the documentation says of what only the default is taken. Of the broker it is what has an effect, and the defaults of topics. Null, and an empty list of names,
+//! stand for everything. Types and documentation come from version 3 on. An answer ends at
+//! [`limits::DESCRIBED_CONFIGS_BYTES`]: what is asked for beyond that is INVALID_REQUEST.
 
 use std::rc::Rc;
 
+use bytes::{BufMut, BytesMut};
 use cluster::topic_config::{self, ConfigRow};
-use cluster::{broker_config, topic_name};
+use cluster::{broker_config, fixed_config, topic_name};
+use engine::rt;
+use kafka_protocol::messages::DescribeConfigsRequest;
 use kafka_protocol::messages::describe_configs_request::DescribeConfigsResource;
-use kafka_protocol::messages::describe_configs_response::{
-    DescribeConfigsResourceResult, DescribeConfigsResult, DescribeConfigsSynonym,
-};
-use kafka_protocol::messages::{DescribeConfigsRequest, DescribeConfigsResponse};
-use kafka_protocol::protocol::StrBytes;
 
 use crate::error::{ErrorCode, Malformed};
-use crate::frame::Request;
+use crate::frame::{Request, finish};
 use crate::handlers::Answer;
+use crate::handlers::incremental_alter_configs::{Failure, invalid};
+use crate::limits;
 use crate::schema;
 use crate::shard::Shard;
+use crate::wire::Writer;
 
+const FLEXIBLE_FROM: i16 = 4;
 pub const TOPIC: i8 = 2;
 pub const BROKER: i8 = 4;
+pub const LOGGER: i8 = 8;
+pub const CLIENT_METRICS: i8 = 16;
+pub const GROUP: i8 = 32;
 
 /// What the request wants of each row.
 #[derive(Clone, Copy)]
@@ -31,118 +38,155 @@ struct Wanted {
     version: i16,
 }
 
-pub fn handle(shard: &Rc<Shard>, request: &Request) -> Result<Answer, Malformed> {
+pub async fn handle(shard: &Rc<Shard>, request: &Request) -> Result<Answer, Malformed> {
     let asked: DescribeConfigsRequest = schema::decode(request, request.version)?;
     let wanted = Wanted {
         synonyms: asked.include_synonyms,
         documentation: asked.include_documentation,
         version: request.version,
     };
-    let results = asked.resources.into_iter().map(|resource| {
-        let rows = describe(shard, &resource);
-        result(resource, rows, wanted)
-    });
-    let response = DescribeConfigsResponse::default().with_results(results.collect());
-    Answer::encode(request, &response, request.version)
+    let flexible = request.flexible();
+    let mut out = request.answer(1024);
+    out.put_i32(0);
+    out.put_array(asked.resources.len(), flexible);
+    for resource in &asked.resources {
+        let rows = if out.len() < limits::DESCRIBED_CONFIGS_BYTES {
+            describe(shard, resource)
+        } else {
+            Err(invalid(
+                "That is too much for one answer; ask for fewer resources at a time.",
+            ))
+        };
+        write_resource(&mut out, resource, &rows, wanted);
+        rt::yield_if_needed().await;
+    }
+    out.put_no_tags(flexible);
+    finish(&mut out, 0);
+    Ok(Answer::pieces(vec![out.freeze()]))
 }
 
-fn describe(
-    shard: &Shard,
-    resource: &DescribeConfigsResource,
-) -> Result<Vec<ConfigRow>, (ErrorCode, String)> {
+fn describe(shard: &Shard, resource: &DescribeConfigsResource) -> Result<Vec<ConfigRow>, Failure> {
     let names: Option<Vec<&str>> = resource
         .configuration_keys
         .as_ref()
+        .filter(|keys| !keys.is_empty())
         .map(|keys| keys.iter().map(|k| &**k).collect());
     let name = &*resource.resource_name;
     match resource.resource_type {
         TOPIC => {
             if let Err(refused) = topic_name::check(name) {
-                return Err((ErrorCode::InvalidTopic, refused.message));
+                return Err((refused.code(), refused.message));
             }
             let topic = shard.view.topic(name).ok_or_else(|| {
                 let message = format!("There is no topic '{name}'.");
-                (ErrorCode::UnknownTopicOrPartition, message)
+                (ErrorCode::UnknownTopicOrPartition.code(), message)
             })?;
             Ok(topic_config::describe(&topic.overrides, names.as_deref()))
         }
         // An empty name is the cluster-wide default, of which there is nothing.
         BROKER if name.is_empty() => Ok(Vec::new()),
-        BROKER if name.parse() == Ok(shard.node.0) => Ok(broker_config::describe(
-            &shard.config.broker,
+        BROKER => {
+            check_broker(shard, name)?;
+            let config = &shard.config.broker;
+            Ok(broker_config::describe(config, names.as_deref()))
+        }
+        LOGGER => {
+            check_broker(shard, name)?;
+            let config = &shard.config.broker;
+            Ok(broker_config::describe_loggers(config, names.as_deref()))
+        }
+        CLIENT_METRICS | GROUP if name.is_empty() => Err(invalid("The resource has no name.")),
+        CLIENT_METRICS => {
+            let table = fixed_config::CLIENT_METRICS;
+            Ok(fixed_config::describe(table, names.as_deref()))
+        }
+        GROUP => Ok(fixed_config::describe(
+            fixed_config::GROUP,
             names.as_deref(),
         )),
-        BROKER => Err((
-            ErrorCode::InvalidRequest,
-            format!("This is broker {}; ask another for its own.", shard.node),
-        )),
-        other => Err((
-            ErrorCode::InvalidRequest,
-            format!("Resources of type {other} have no configuration here."),
-        )),
+        other => Err(invalid(format!(
+            "Resources of type {other} have no configuration here."
+        ))),
     }
 }
 
-fn result(
-    resource: DescribeConfigsResource,
-    rows: Result<Vec<ConfigRow>, (ErrorCode, String)>,
+/// Whether a resource's name is the id of this node.
+pub(crate) fn check_broker(shard: &Shard, name: &str) -> Result<(), Failure> {
+    match name.parse::<i32>() {
+        Ok(id) if id == shard.node.0 => Ok(()),
+        Ok(_) => Err(invalid(format!(
+            "This is broker {}; ask another for its own.",
+            shard.node
+        ))),
+        Err(_) => Err(invalid("A broker's id is a whole number.")),
+    }
+}
+
+fn write_resource(
+    out: &mut BytesMut,
+    resource: &DescribeConfigsResource,
+    rows: &Result<Vec<ConfigRow>, Failure>,
     wanted: Wanted,
-) -> DescribeConfigsResult {
-    let result = DescribeConfigsResult::default()
-        .with_resource_type(resource.resource_type)
-        .with_resource_name(resource.resource_name);
-    match rows {
-        Ok(rows) => result.with_configs(rows.into_iter().map(|r| row(r, wanted)).collect()),
-        Err((code, message)) => result
-            .with_error_code(code.code())
-            .with_error_message(Some(StrBytes::from_string(message))),
+) {
+    let flexible = wanted.version >= FLEXIBLE_FROM;
+    let (code, message, rows) = match rows {
+        Ok(rows) => (0, None, rows.as_slice()),
+        Err((code, message)) => (*code, Some(message.as_str()), [].as_slice()),
+    };
+    out.put_i16(code);
+    out.put_nullable_str(message, flexible);
+    out.put_i8(resource.resource_type);
+    out.put_str(&resource.resource_name, flexible);
+    out.put_array(rows.len(), flexible);
+    for row in rows {
+        write_row(out, row, wanted);
     }
+    out.put_no_tags(flexible);
 }
 
-fn row(row: ConfigRow, wanted: Wanted) -> DescribeConfigsResourceResult {
-    let told = DescribeConfigsResourceResult::default()
-        .with_name(StrBytes::from_static_str(row.name))
-        .with_value(
-            row.value
-                .filter(|_| !row.sensitive)
-                .map(StrBytes::from_string),
-        )
-        .with_read_only(row.read_only)
-        .with_config_source(row.source as i8)
-        .with_is_sensitive(row.sensitive);
-    let told = if wanted.synonyms {
-        let synonyms = row.synonyms.into_iter().map(|s| {
-            DescribeConfigsSynonym::default()
-                .with_name(StrBytes::from_string(s.name))
-                .with_value(
-                    s.value
-                        .filter(|_| !row.sensitive)
-                        .map(StrBytes::from_string),
-                )
-                .with_source(s.source as i8)
-        });
-        told.with_synonyms(synonyms.collect())
-    } else {
-        told
+fn write_row(out: &mut BytesMut, row: &ConfigRow, wanted: Wanted) {
+    let flexible = wanted.version >= FLEXIBLE_FROM;
+    // What is secret is never told.
+    let told = |value: &Option<String>| value.clone().filter(|_| !row.sensitive);
+    out.put_str(row.name, flexible);
+    out.put_nullable_str(told(&row.value).as_deref(), flexible);
+    out.put_u8(u8::from(row.read_only));
+    out.put_i8(row.source as i8);
+    out.put_u8(u8::from(row.sensitive));
+    let synonyms = match wanted.synonyms {
+        true => row.synonyms.as_slice(),
+        false => &[],
     };
-    if wanted.version < 3 {
-        return told;
+    out.put_array(synonyms.len(), flexible);
+    for synonym in synonyms {
+        out.put_str(&synonym.name, flexible);
+        out.put_nullable_str(told(&synonym.value).as_deref(), flexible);
+        out.put_i8(synonym.source as i8);
+        out.put_no_tags(flexible);
     }
-    let told = told.with_config_type(row.value_type as i8);
-    if wanted.documentation {
-        told.with_documentation(Some(StrBytes::from_static_str(row.documentation)))
-    } else {
-        told
+    if wanted.version >= 3 {
+        out.put_i8(row.value_type as i8);
+        let documentation = wanted.documentation.then_some(&*row.documentation);
+        out.put_nullable_str(documentation, flexible);
     }
+    out.put_no_tags(flexible);
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use kafka_protocol::protocol::Encodable;
+    use kafka_protocol::messages::DescribeConfigsResponse;
+    use kafka_protocol::protocol::Decodable;
 
     #[test]
-    fn answers_fit_every_version() {
+    fn answers_of_every_version_are_what_the_library_reads() {
+        let own = [("retention.ms".to_string(), "5".to_string())];
+        let own = std::collections::BTreeMap::from(own);
+        let all = [
+            Ok(topic_config::describe(&own, None)),
+            Ok(broker_config::describe(&Default::default(), None)),
+            Err(invalid("no")),
+        ];
         for version in 1..=4 {
             for yes in [false, true] {
                 let wanted = Wanted {
@@ -150,27 +194,48 @@ mod tests {
                     documentation: yes,
                     version,
                 };
-                let results = vec![
-                    result(
-                        DescribeConfigsResource::default(),
-                        Ok(topic_config::describe(&Default::default(), None)),
-                        wanted,
-                    ),
-                    result(
-                        DescribeConfigsResource::default(),
-                        Ok(broker_config::describe(&Default::default(), None)),
-                        wanted,
-                    ),
-                    result(
-                        DescribeConfigsResource::default(),
-                        Err((ErrorCode::InvalidRequest, "no".into())),
-                        wanted,
-                    ),
-                ];
-                let response = DescribeConfigsResponse::default().with_results(results);
-                let mut out = bytes::BytesMut::new();
-                response.encode(&mut out, version).unwrap();
+                let flexible = version >= FLEXIBLE_FROM;
+                let mut out = BytesMut::new();
+                out.put_i32(0);
+                out.put_array(all.len(), flexible);
+                for rows in &all {
+                    write_resource(&mut out, &DescribeConfigsResource::default(), rows, wanted);
+                }
+                out.put_no_tags(flexible);
+                let mut bytes = out.freeze();
+                let got = DescribeConfigsResponse::decode(&mut bytes, version).unwrap();
+                assert!(bytes.is_empty(), "version {version}");
+                assert_eq!(got.results[2].error_code, 42);
+                let configs = &got.results[0].configs;
+                assert_eq!(configs.len(), 37);
+                let row = configs.iter().find(|c| &*c.name == "retention.ms").unwrap();
+                assert_eq!(row.value.as_deref(), Some("5"));
+                assert_eq!(row.config_source, 1);
+                assert_eq!(row.synonyms.len(), if yes { 2 } else { 0 });
+                if version >= 3 {
+                    assert_eq!(row.config_type, 5);
+                    assert_eq!(row.documentation.is_some(), yes);
+                }
             }
         }
+    }
+
+    #[test]
+    fn secrets_are_not_told() {
+        let mut rows = broker_config::describe(&Default::default(), Some(&["log.dirs"]));
+        rows[0].sensitive = true;
+        let wanted = Wanted {
+            synonyms: true,
+            documentation: true,
+            version: 1,
+        };
+        let mut out = BytesMut::new();
+        write_resource(
+            &mut out,
+            &DescribeConfigsResource::default(),
+            &Ok(rows),
+            wanted,
+        );
+        assert!(!out.windows(6).any(|w| w == b"./data"), "{out:?}");
     }
 }

@@ -1,12 +1,14 @@
 //! IncrementalAlterConfigs, key 44, versions 0-1.
 //!
-//! Changes of a topic's configuration (SET, DELETE, APPEND, SUBTRACT), carried out by the controller, all or nothing for each topic. Brokers' configuration is
-//! read-only: INVALID_REQUEST, as for every other type of resource and for a resource that comes twice.
+//! Changes of a topic's configuration (SET, DELETE, APPEND, SUBTRACT), carried out by the controller, all or nothing for each topic; a resource that comes twice is INVALID_REQUEST. A broker is
+//! configured when it starts, and groups, client metrics subscriptions and loggers have nothing to configure yet: of all these only a change that keeps to what is in force is taken, and the answer to every other says
+//! why. Brokers and loggers are those of the node that is asked.
 
 use std::rc::Rc;
 
 use cluster::controller::AlterTopic;
-use cluster::topic_config::{AlterOp, ConfigOp};
+use cluster::topic_config::{AlterOp, ConfigChange, ConfigOp};
+use cluster::{Refused, broker_config, fixed_config};
 use kafka_protocol::messages::incremental_alter_configs_request::AlterConfigsResource;
 use kafka_protocol::messages::incremental_alter_configs_response::AlterConfigsResourceResponse;
 use kafka_protocol::messages::{IncrementalAlterConfigsRequest, IncrementalAlterConfigsResponse};
@@ -14,10 +16,14 @@ use kafka_protocol::protocol::StrBytes;
 
 use crate::error::{ErrorCode, Malformed};
 use crate::frame::Request;
+use crate::handlers::describe_configs::{BROKER, CLIENT_METRICS, GROUP, LOGGER, TOPIC};
 use crate::handlers::{Answer, describe_configs, repeated};
 use crate::request::{ControllerCall, ControllerReply};
 use crate::schema;
 use crate::shard::Shard;
+
+/// Kafka's code and a sentence.
+pub(crate) type Failure = (i16, String);
 
 pub async fn handle(shard: &Rc<Shard>, request: &Request) -> Result<Answer, Malformed> {
     let asked: IncrementalAlterConfigsRequest = schema::decode(request, request.version)?;
@@ -30,7 +36,7 @@ pub async fn handle(shard: &Rc<Shard>, request: &Request) -> Result<Answer, Malf
     let mut rows = Vec::with_capacity(named.len());
     for (resource, name) in asked.resources.iter().zip(&named) {
         let result = if twice.contains(name) {
-            Err(invalid("The request names the resource twice."))
+            Err(names_of_twice())
         } else {
             alter(shard, resource, asked.validate_only).await
         };
@@ -40,28 +46,23 @@ pub async fn handle(shard: &Rc<Shard>, request: &Request) -> Result<Answer, Malf
     Answer::encode(request, &response, request.version)
 }
 
-fn invalid(message: impl Into<String>) -> (i16, String) {
+pub(crate) fn invalid(message: impl Into<String>) -> Failure {
     (ErrorCode::InvalidRequest.code(), message.into())
+}
+
+pub(crate) fn names_of_twice() -> Failure {
+    invalid("The request names the resource twice.")
+}
+
+fn refused(e: Refused) -> Failure {
+    (e.code(), e.message)
 }
 
 async fn alter(
     shard: &Rc<Shard>,
     resource: &AlterConfigsResource,
     validate_only: bool,
-) -> Result<(), (i16, String)> {
-    match resource.resource_type {
-        describe_configs::TOPIC => {}
-        describe_configs::BROKER => {
-            return Err(invalid(
-                "A broker's configuration is read-only; it is set when the broker starts.",
-            ));
-        }
-        other => {
-            return Err(invalid(format!(
-                "Resources of type {other} have no configuration here."
-            )));
-        }
-    }
+) -> Result<(), Failure> {
     let mut ops = Vec::with_capacity(resource.configs.len());
     for config in &resource.configs {
         let Some(op) = AlterOp::from_code(config.config_operation) else {
@@ -76,13 +77,26 @@ async fn alter(
             value: config.value.as_ref().map(|v| v.to_string()),
         });
     }
+    let name = &resource.resource_name;
+    match resource.resource_type {
+        TOPIC => alter_topic(shard, name, ConfigChange::Steps(ops), validate_only).await,
+        other => change_nothing(shard, other, name, &ops),
+    }
+}
+
+pub(crate) async fn alter_topic(
+    shard: &Rc<Shard>,
+    name: &str,
+    change: ConfigChange,
+    validate_only: bool,
+) -> Result<(), Failure> {
     let alter = AlterTopic {
-        name: resource.resource_name.to_string(),
-        ops,
+        name: name.to_string(),
+        change,
         validate_only,
     };
     match shard.ask_controller(ControllerCall::Alter(alter)).await {
-        Some(ControllerReply::Altered(result)) => result.map_err(|e| (e.code(), e.message)),
+        Some(ControllerReply::Altered(result)) => result.map_err(refused),
         _ => Err((
             ErrorCode::KafkaStorageError.code(),
             "The node is shutting down.".to_string(),
@@ -90,9 +104,38 @@ async fn alter(
     }
 }
 
+/// What isn't a topic's is taken only if it changes nothing.
+pub(crate) fn change_nothing(
+    shard: &Shard,
+    kind: i8,
+    name: &str,
+    ops: &[ConfigOp],
+) -> Result<(), Failure> {
+    match kind {
+        BROKER => {
+            // An empty name stands for all brokers.
+            if !name.is_empty() {
+                describe_configs::check_broker(shard, name)?;
+            }
+            broker_config::check(&shard.config.broker, ops).map_err(refused)
+        }
+        LOGGER => {
+            describe_configs::check_broker(shard, name)?;
+            broker_config::check_loggers(&shard.config.broker, ops).map_err(refused)
+        }
+        CLIENT_METRICS | GROUP if name.is_empty() => Err(invalid("The resource has no name.")),
+        CLIENT_METRICS => fixed_config::check(fixed_config::CLIENT_METRICS, "client metrics", ops)
+            .map_err(refused),
+        GROUP => fixed_config::check(fixed_config::GROUP, "group", ops).map_err(refused),
+        other => Err(invalid(format!(
+            "Resources of type {other} have no configuration here."
+        ))),
+    }
+}
+
 fn row(
     resource: &AlterConfigsResource,
-    result: Result<(), (i16, String)>,
+    result: Result<(), Failure>,
 ) -> AlterConfigsResourceResponse {
     let row = AlterConfigsResourceResponse::default()
         .with_resource_type(resource.resource_type)

@@ -3,7 +3,7 @@
 //! Answered from the shard's own copy. Version 0 asks for all topics with an empty list, later ones with null. Topics that are asked for by name and
 //! aren't there are created, if node and client allow it (clients can say no from version 4 on), at most [`limits::AUTO_CREATE_TOPICS`] a
 //! request; a moment is spent on their leaders, so that the client needn't ask again. From 10 on topics have ids, from 12 on they can be
-//! asked for by id. Authorized operations are never told (there are no authorizations yet). The controller is told to be the node that is
+//! asked for by id. Authorized operations are told to who asks for them, from version 8 on, and are all of them: there are no authorizations yet. The controller is told to be the node that is
 //! asked: admin requests are served anywhere.
 
 use std::rc::Rc;
@@ -24,6 +24,8 @@ use uuid::Uuid;
 use crate::error::{ErrorCode, Malformed};
 use crate::frame::Request;
 use crate::handlers::Answer;
+use crate::handlers::describe_cluster::CLUSTER_OPERATIONS;
+use crate::handlers::describe_topic_partitions::TOPIC_OPERATIONS;
 use crate::limits;
 use crate::request::{ControllerCall, ControllerReply};
 use crate::schema;
@@ -65,6 +67,11 @@ pub async fn handle(shard: &Rc<Shard>, request: &Request) -> Result<Answer, Malf
         }
     }
     let response = response(shard, &told, version);
+    let response = operations(
+        response,
+        asked.include_cluster_authorized_operations,
+        asked.include_topic_authorized_operations,
+    );
     Answer::encode(request, &response, version)
 }
 
@@ -154,6 +161,19 @@ fn response(shard: &Shard, told: &[Told], version: i16) -> MetadataResponse {
         .with_cluster_id(cluster_id.map(|id| StrBytes::from_string(id.to_string())))
         .with_controller_id(shard.node.0.into())
         .with_topics(told.iter().map(|t| topic(t, version)).collect())
+}
+
+/// Adds what may be done, where it was asked for.
+fn operations(mut response: MetadataResponse, cluster: bool, topics: bool) -> MetadataResponse {
+    if cluster {
+        response.cluster_authorized_operations = CLUSTER_OPERATIONS;
+    }
+    if topics {
+        for topic in &mut response.topics {
+            topic.topic_authorized_operations = TOPIC_OPERATIONS;
+        }
+    }
+    response
 }
 
 fn topic(told: &Told, version: i16) -> MetadataResponseTopic {

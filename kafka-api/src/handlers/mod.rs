@@ -11,17 +11,27 @@ use crate::frame::{Request, finish};
 use crate::shard::Shard;
 use crate::versions::ApiKey;
 
+pub mod alter_configs;
 pub mod api_versions;
+pub mod create_partitions;
 pub mod create_topics;
+pub mod delete_records;
 pub mod delete_topics;
+pub mod describe_cluster;
 pub mod describe_configs;
+pub mod describe_log_dirs;
+pub mod describe_producers;
+pub mod describe_topic_partitions;
+pub mod elect_leaders;
 pub mod fetch;
+pub mod get_telemetry_subscriptions;
 pub mod incremental_alter_configs;
 pub mod init_producer_id;
 pub mod list_offsets;
 pub mod metadata;
 pub mod offset_for_leader_epoch;
 pub mod produce;
+pub mod push_telemetry;
 
 /// An encoded answer and the memory that is held until it is written.
 #[derive(Default)]
@@ -102,9 +112,21 @@ pub async fn dispatch(shard: &Rc<Shard>, request: &Request) -> Result<Answer, Ma
         ApiKey::OffsetForLeaderEpoch => {
             Box::pin(offset_for_leader_epoch::handle(shard, request)).await
         }
-        ApiKey::DescribeConfigs => describe_configs::handle(shard, request),
+        ApiKey::DescribeConfigs => Box::pin(describe_configs::handle(shard, request)).await,
         ApiKey::IncrementalAlterConfigs => {
             Box::pin(incremental_alter_configs::handle(shard, request)).await
+        }
+        ApiKey::AlterConfigs => Box::pin(alter_configs::handle(shard, request)).await,
+        ApiKey::DescribeLogDirs => Box::pin(describe_log_dirs::handle(shard, request)).await,
+        ApiKey::ElectLeaders => elect_leaders::handle(shard, request),
+        ApiKey::DescribeProducers => Box::pin(describe_producers::handle(shard, request)).await,
+        ApiKey::GetTelemetrySubscriptions => get_telemetry_subscriptions::handle(shard, request),
+        ApiKey::PushTelemetry => Box::pin(push_telemetry::handle(shard, request)).await,
+        ApiKey::DeleteRecords => Box::pin(delete_records::handle(shard, request)).await,
+        ApiKey::CreatePartitions => Box::pin(create_partitions::handle(shard, request)).await,
+        ApiKey::DescribeCluster => describe_cluster::handle(shard, request),
+        ApiKey::DescribeTopicPartitions => {
+            Box::pin(describe_topic_partitions::handle(shard, request)).await
         }
     }
 }

@@ -4,8 +4,7 @@
 //! answers when enough is there or time is up. Touches a fetch several shards, then each waits for its share of the minimum, and as
 //! soon as one answers the others are told how much is still wanted, so that together they answer exactly when the minimum is reached.
 //!
-//! There are no sessions: every answer has session id 0, which makes clients send full requests (KIP-227 allows it); a request that goes on with a
-//! session is told FETCH_SESSION_ID_NOT_FOUND. Whoever says that it is a replica is served like any client, up to the high watermark.
+//! From version 7 on there are sessions, see [`session`]. Whoever says that it is a replica is served like any client, up to the high watermark.
 //! Without transactions both isolation levels see the same. From version 13 on topics go by id.
 
 use std::future::{Future, poll_fn};
@@ -30,10 +29,13 @@ use crate::request::{FetchCall, FetchQuery, FetchReply, ShardReply, ShardRequest
 use crate::shard::Shard;
 
 mod owner;
+pub mod session;
 mod waiter;
 pub mod wire;
 
 pub use owner::serve_remote;
+use session::Context;
+pub use session::Sessions;
 pub use waiter::Fetches;
 use wire::{FetchRequest, PartAnswer};
 
@@ -83,12 +85,16 @@ struct Part {
 }
 
 pub async fn handle(shard: &Rc<Shard>, request: &Request) -> Result<Answer, Malformed> {
-    let fetch = FetchRequest::read(request)?;
-    if fetch.session_epoch > 0 {
-        let error = ErrorCode::FetchSessionIdNotFound;
-        let pieces = wire::write(request, error, &[], &[], Vec::new(), &[]);
-        return Ok(Answer::pieces(pieces));
-    }
+    let mut fetch = FetchRequest::read(request)?;
+    let by_id = request.version >= 13;
+    let context = match shard.sessions.begin(&mut fetch, by_id, rt::now()) {
+        Ok(context) => context,
+        Err(error) => {
+            shard.count_sessions();
+            let pieces = wire::write(request, error, 0, &[], &[], Vec::new(), &[]);
+            return Ok(Answer::pieces(pieces));
+        }
+    };
     let (mut answers, parts) = resolve(shard, request, &fetch);
     let max_bytes = (fetch.max_bytes.max(0) as usize)
         .min(limits::FETCH_BYTES)
@@ -145,10 +151,23 @@ pub async fn handle(shard: &Rc<Shard>, request: &Request) -> Result<Answer, Malf
     if several {
         trim(&mut answers, max_bytes);
     }
+    let session = match &context {
+        Context::Alone => 0,
+        Context::Full => {
+            let (sessions, now) = (&shard.sessions, rt::now());
+            sessions.create(&fetch, by_id, &answers, now, rt::random_u64)
+        }
+        Context::Incremental(session) => {
+            session.tell(&mut fetch, &mut answers);
+            session.id()
+        }
+    };
+    shard.count_sessions();
     let endpoints = hints(shard, request, &fetch, &mut answers);
     let pieces = wire::write(
         request,
         ErrorCode::None,
+        session,
         &fetch.topics,
         &fetch.parts,
         answers,

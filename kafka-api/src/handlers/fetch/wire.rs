@@ -22,6 +22,8 @@ pub struct FetchRequest {
     pub session_epoch: i32,
     pub topics: SmallVec<[FetchTopic; 1]>,
     pub parts: SmallVec<[FetchPart; 1]>,
+    /// What a session is to read no more: topics, as in `topics` but without parts, and partitions.
+    pub forgotten: Vec<(FetchTopic, Vec<i32>)>,
 }
 
 #[derive(Debug)]
@@ -64,6 +66,7 @@ impl FetchRequest {
         let count = r.array(flexible, smallest_topic)?;
         let mut topics = SmallVec::with_capacity(count);
         let mut parts = SmallVec::new();
+        let mut forgotten = Vec::new();
         let smallest_part = match version {
             0..=4 => 16,
             5..=8 => 24,
@@ -106,16 +109,19 @@ impl FetchRequest {
             });
         }
         if version >= 7 {
-            // Forgotten topics: only sessions have them, and there are none.
             for _ in 0..r.array(flexible, smallest_topic)? {
-                if version >= 13 {
-                    r.skip(16)?;
+                let (name, id) = if version >= 13 {
+                    (StrBytes::default(), r.uuid()?)
                 } else {
-                    r.skip_string(flexible)?;
-                }
+                    (r.string(flexible)?, Uuid::nil())
+                };
                 let count = r.array(flexible, 4)?;
-                r.skip(4 * count)?;
+                let mut partitions = Vec::with_capacity(count);
+                for _ in 0..count {
+                    partitions.push(r.i32()?);
+                }
                 r.skip_tags(flexible)?;
+                forgotten.push((FetchTopic { name, id, parts: 0 }, partitions));
             }
         }
         if version >= 11 {
@@ -137,6 +143,7 @@ impl FetchRequest {
             session_epoch,
             topics,
             parts,
+            forgotten,
         })
     }
 }
@@ -194,10 +201,11 @@ impl Parts {
 }
 
 /// Encodes the answer to `request`: `answers` holds one for each of its parts, in their order. With an `error` on top there are no
-/// partitions in it.
+/// partitions in it. `session` is the id of the session, 0 for none.
 pub fn write(
     request: &Request,
     error: ErrorCode,
+    session: i32,
     topics: &[FetchTopic],
     parts: &[FetchPart],
     answers: Vec<PartAnswer>,
@@ -215,7 +223,7 @@ pub fn write(
     out.tail.put_i32(0);
     if version >= 7 {
         out.tail.put_i16(error.code());
-        out.tail.put_i32(0);
+        out.tail.put_i32(session);
     }
     out.tail.put_array(topics.len(), flexible);
     let mut both = parts.iter().zip(answers);
@@ -404,6 +412,9 @@ mod tests {
                 .map(|p| (p.index, p.fetch_offset))
                 .collect();
             assert_eq!(offsets, [(3, 100), (1, 0), (0, 5)]);
+            let forgotten: Vec<_> = read.forgotten.iter().map(|(_, p)| p.clone()).collect();
+            assert_eq!(forgotten.is_empty(), version < 7);
+            assert!(forgotten.iter().all(|p| *p == [1, 2]));
             let p = read.parts[0];
             assert_eq!(p.max_bytes, 1 << 20);
             assert_eq!(p.current_leader_epoch, if version >= 9 { 4 } else { -1 });
@@ -457,6 +468,7 @@ mod tests {
                 let pieces = write(
                     &request,
                     ErrorCode::None,
+                    if version >= 7 { 77 } else { 0 },
                     &read.topics,
                     &read.parts,
                     answers,
@@ -477,6 +489,7 @@ mod tests {
                 assert_eq!(header.correlation_id, 42);
                 let got = m::FetchResponse::decode(&mut bytes, version).unwrap();
                 assert!(bytes.is_empty(), "version {version}");
+                assert_eq!(got.session_id, if version >= 7 { 77 } else { 0 });
                 let parts = &got.responses[0].partitions;
                 assert_eq!(parts[0].partition_index, 3);
                 assert_eq!(parts[0].high_watermark, 200);

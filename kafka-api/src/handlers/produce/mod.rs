@@ -38,7 +38,7 @@ const DISK_FULL: &str =
     "The broker's disk is nearly full: nothing was written; try again when there is room.";
 
 /// Topics that only the broker writes to.
-const INTERNAL: [&str; 3] = [
+pub(crate) const INTERNAL: [&str; 3] = [
     "__consumer_offsets",
     "__transaction_state",
     "__share_group_state",
