@@ -26,7 +26,7 @@ use raftgroup::{Group, Groups};
 use crate::error::ErrorCode;
 use crate::handlers::produce::wire::{Endpoint, LeaderHint};
 use crate::handlers::{fetch, list_offsets, offset_for_leader_epoch, produce};
-use crate::limits;
+use crate::{groups, limits};
 use crate::request::{ControllerCall, ControllerReply, ShardReply, ShardRequest};
 use crate::sync::join_all;
 
@@ -42,6 +42,8 @@ pub(crate) fn map<K, V>() -> Map<K, V> {
 pub struct ServerConfig {
     /// What DescribeConfigs shows of it, and what it goes by.
     pub broker: BrokerConfig,
+    /// What consumer groups go by.
+    pub groups: crate::coordinator::Settings,
 }
 
 /// What a shard is put together of. `controller` is there on shard 0 alone.
@@ -77,6 +79,7 @@ pub struct Shard {
     pressure: Rc<dyn Fn() -> f32>,
     on_change: Rc<dyn Fn(&Change)>,
     pub(crate) fetches: fetch::Fetches,
+    pub(crate) coordinators: groups::Groups,
     pub(crate) producer_ids: crate::handlers::init_producer_id::Block,
     pub(crate) connections: crate::connection::Connections,
     news: RefCell<Map<GroupId, Announcement>>,
@@ -99,6 +102,7 @@ impl Shard {
             pressure: parts.pressure,
             on_change: parts.on_change,
             fetches: fetch::Fetches::default(),
+            coordinators: groups::Groups::default(),
             producer_ids: Default::default(),
             connections: Default::default(),
             news: RefCell::new(map()),
@@ -162,6 +166,12 @@ impl Shard {
                     }
                 })
                 .detach();
+            }
+            ShardRequest::Group(group, token, request) => {
+                self.coordinators.ask(self, group, token, request);
+            }
+            ShardRequest::GroupAnswer(token, reply) => {
+                self.coordinators.calls.arrived(token, reply);
             }
             ShardRequest::Offsets(_) | ShardRequest::Epochs(_) | ShardRequest::Controller(_) => {
                 let shard = self.clone();
@@ -260,10 +270,17 @@ impl Shard {
         join_all(calls).await;
     }
 
-    fn take_changes(&self, changes: &[Change]) {
+    fn take_changes(self: &Rc<Self>, changes: &[Change]) {
         for change in changes {
+            let deleted = match change {
+                Change::TopicDeleted(removed) => self.view.topic_by_id(removed.id),
+                _ => None,
+            };
             self.view.apply(change);
             (self.on_change)(change);
+            if let Some(topic) = deleted {
+                self.coordinators.topic_deleted(self, &topic.name);
+            }
         }
     }
 

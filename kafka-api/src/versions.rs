@@ -4,8 +4,9 @@
 //! advertised from 0 on, as Kafka does, because older librdkafka concludes from a higher minimum that compression and idempotence are
 //! missing (KAFKA-18659); versions 0-2 are refused like any unknown version.
 //!
-//! `kafka-protocol` describes Kafka 4.1. Two newest versions are written by hand: ApiVersions 5 (cluster id and node id behind the
-//! version 4 fields, KIP-1242) and ListOffsets 11 (the same bytes as 10; timestamp -6 becomes legal, KIP-1023).
+//! `kafka-protocol` describes Kafka 4.1. Some newest versions are written by hand: ApiVersions 5 (cluster id and node id behind the
+//! version 4 fields, KIP-1242) and ListOffsets 11 (the same bytes as 10; timestamp -6 becomes legal, KIP-1023). So are OffsetCommit 10,
+//! OffsetFetch 10 and DeleteGroups 3.
 
 /// One row of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,13 +28,24 @@ pub enum ApiKey {
     Fetch = 1,
     ListOffsets = 2,
     Metadata = 3,
+    OffsetCommit = 8,
+    OffsetFetch = 9,
+    FindCoordinator = 10,
+    JoinGroup = 11,
+    Heartbeat = 12,
+    LeaveGroup = 13,
+    SyncGroup = 14,
+    DescribeGroups = 15,
+    ListGroups = 16,
     ApiVersions = 18,
     CreateTopics = 19,
     DeleteTopics = 20,
     InitProducerId = 22,
     OffsetForLeaderEpoch = 23,
     DescribeConfigs = 32,
+    DeleteGroups = 42,
     IncrementalAlterConfigs = 44,
+    OffsetDelete = 47,
 }
 
 const fn api(key: ApiKey, min: i16, max: i16, flexible_from: i16) -> Api {
@@ -47,7 +59,7 @@ const fn api(key: ApiKey, min: i16, max: i16, flexible_from: i16) -> Api {
 }
 
 /// In ascending order of key, as ApiVersions answers.
-pub const TABLE: [Api; 11] = [
+pub const TABLE: &[Api] = &[
     Api {
         advertised_min: 0,
         ..api(ApiKey::Produce, 3, 13, 9)
@@ -55,13 +67,25 @@ pub const TABLE: [Api; 11] = [
     api(ApiKey::Fetch, 4, 18, 12),
     api(ApiKey::ListOffsets, 1, 11, 6),
     api(ApiKey::Metadata, 0, 13, 9),
+    api(ApiKey::OffsetCommit, 2, 10, 8),
+    api(ApiKey::OffsetFetch, 1, 10, 6),
+    api(ApiKey::FindCoordinator, 0, 6, 3),
+    api(ApiKey::JoinGroup, 0, 9, 6),
+    api(ApiKey::Heartbeat, 0, 4, 4),
+    api(ApiKey::LeaveGroup, 0, 5, 4),
+    api(ApiKey::SyncGroup, 0, 5, 4),
+    api(ApiKey::DescribeGroups, 0, 6, 5),
+    api(ApiKey::ListGroups, 0, 5, 3),
     api(ApiKey::ApiVersions, 0, 5, 3),
     api(ApiKey::CreateTopics, 2, 7, 5),
     api(ApiKey::DeleteTopics, 1, 6, 4),
     api(ApiKey::InitProducerId, 0, 5, 2),
     api(ApiKey::OffsetForLeaderEpoch, 2, 4, 4),
     api(ApiKey::DescribeConfigs, 1, 4, 4),
+    api(ApiKey::DeleteGroups, 0, 3, 2),
     api(ApiKey::IncrementalAlterConfigs, 0, 1, 1),
+    // Never flexible.
+    api(ApiKey::OffsetDelete, 0, 0, i16::MAX),
 ];
 
 /// The row of a key, if there is one.
@@ -113,6 +137,17 @@ mod tests {
         check::<m::ListOffsetsRequest, m::ListOffsetsResponse>(ApiKey::ListOffsets, 10);
         check::<m::MetadataRequest, m::MetadataResponse>(ApiKey::Metadata, 13);
         check::<m::ApiVersionsRequest, m::ApiVersionsResponse>(ApiKey::ApiVersions, 4);
+        check::<m::OffsetCommitRequest, m::OffsetCommitResponse>(ApiKey::OffsetCommit, 9);
+        check::<m::OffsetFetchRequest, m::OffsetFetchResponse>(ApiKey::OffsetFetch, 9);
+        check::<m::FindCoordinatorRequest, m::FindCoordinatorResponse>(ApiKey::FindCoordinator, 6);
+        check::<m::JoinGroupRequest, m::JoinGroupResponse>(ApiKey::JoinGroup, 9);
+        check::<m::HeartbeatRequest, m::HeartbeatResponse>(ApiKey::Heartbeat, 4);
+        check::<m::LeaveGroupRequest, m::LeaveGroupResponse>(ApiKey::LeaveGroup, 5);
+        check::<m::SyncGroupRequest, m::SyncGroupResponse>(ApiKey::SyncGroup, 5);
+        check::<m::DescribeGroupsRequest, m::DescribeGroupsResponse>(ApiKey::DescribeGroups, 6);
+        check::<m::ListGroupsRequest, m::ListGroupsResponse>(ApiKey::ListGroups, 5);
+        check::<m::DeleteGroupsRequest, m::DeleteGroupsResponse>(ApiKey::DeleteGroups, 2);
+        check::<m::OffsetDeleteRequest, m::OffsetDeleteResponse>(ApiKey::OffsetDelete, 0);
         check::<m::CreateTopicsRequest, m::CreateTopicsResponse>(ApiKey::CreateTopics, 7);
         check::<m::DeleteTopicsRequest, m::DeleteTopicsResponse>(ApiKey::DeleteTopics, 6);
         check::<m::InitProducerIdRequest, m::InitProducerIdResponse>(ApiKey::InitProducerId, 5);

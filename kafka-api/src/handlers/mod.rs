@@ -13,15 +13,26 @@ use crate::versions::ApiKey;
 
 pub mod api_versions;
 pub mod create_topics;
+pub mod delete_groups;
 pub mod delete_topics;
 pub mod describe_configs;
+pub mod describe_groups;
 pub mod fetch;
+pub mod find_coordinator;
+pub mod heartbeat;
 pub mod incremental_alter_configs;
 pub mod init_producer_id;
+pub mod join_group;
+pub mod leave_group;
+pub mod list_groups;
 pub mod list_offsets;
 pub mod metadata;
+pub mod offset_commit;
+pub mod offset_delete;
+pub mod offset_fetch;
 pub mod offset_for_leader_epoch;
 pub mod produce;
+pub mod sync_group;
 
 /// An encoded answer and the memory that is held until it is written.
 #[derive(Default)]
@@ -94,6 +105,17 @@ pub async fn dispatch(shard: &Rc<Shard>, request: &Request) -> Result<Answer, Ma
         ApiKey::Produce => unreachable!("the connection begins Produce by itself"),
         ApiKey::Fetch => Box::pin(fetch::handle(shard, request)).await,
         ApiKey::ListOffsets => Box::pin(list_offsets::handle(shard, request)).await,
+        ApiKey::OffsetCommit => Box::pin(offset_commit::handle(shard, request)).await,
+        ApiKey::OffsetFetch => Box::pin(offset_fetch::handle(shard, request)).await,
+        ApiKey::FindCoordinator => Box::pin(find_coordinator::handle(shard, request)).await,
+        ApiKey::JoinGroup => Box::pin(join_group::handle(shard, request)).await,
+        ApiKey::Heartbeat => Box::pin(heartbeat::handle(shard, request)).await,
+        ApiKey::LeaveGroup => Box::pin(leave_group::handle(shard, request)).await,
+        ApiKey::SyncGroup => Box::pin(sync_group::handle(shard, request)).await,
+        ApiKey::DescribeGroups => Box::pin(describe_groups::handle(shard, request)).await,
+        ApiKey::ListGroups => Box::pin(list_groups::handle(shard, request)).await,
+        ApiKey::DeleteGroups => Box::pin(delete_groups::handle(shard, request)).await,
+        ApiKey::OffsetDelete => Box::pin(offset_delete::handle(shard, request)).await,
         ApiKey::Metadata => Box::pin(metadata::handle(shard, request)).await,
         ApiKey::ApiVersions => api_versions::handle(shard, request),
         ApiKey::CreateTopics => Box::pin(create_topics::handle(shard, request)).await,
