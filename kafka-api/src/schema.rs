@@ -388,8 +388,16 @@ mod tests {
                         .with_name(s("range"))
                         .with_metadata(bytes::Bytes::from_static(b"abc")),
                 ]);
-            let r = if v >= 1 { r.with_rebalance_timeout_ms(7) } else { r };
-            if v >= 5 { r.with_group_instance_id(Some(s("i"))) } else { r }
+            let r = if v >= 1 {
+                r.with_rebalance_timeout_ms(7)
+            } else {
+                r
+            };
+            if v >= 5 {
+                r.with_group_instance_id(Some(s("i")))
+            } else {
+                r
+            }
         });
         agrees(ApiKey::Heartbeat, 4, |_| {
             m::HeartbeatRequest::default().with_member_id(s("m"))
@@ -416,7 +424,11 @@ mod tests {
         });
         agrees(ApiKey::ListGroups, 5, |v| {
             let r = m::ListGroupsRequest::default();
-            if v >= 4 { r.with_states_filter(vec![s("Stable")]) } else { r }
+            if v >= 4 {
+                r.with_states_filter(vec![s("Stable")])
+            } else {
+                r
+            }
         });
         agrees(ApiKey::DeleteGroups, 2, |_| {
             m::DeleteGroupsRequest::default().with_groups_names(vec![s("a").into()])

@@ -26,9 +26,9 @@ use raftgroup::{Group, Groups};
 use crate::error::ErrorCode;
 use crate::handlers::produce::wire::{Endpoint, LeaderHint};
 use crate::handlers::{fetch, list_offsets, offset_for_leader_epoch, produce};
-use crate::{groups, limits};
 use crate::request::{ControllerCall, ControllerReply, ShardReply, ShardRequest};
 use crate::sync::join_all;
+use crate::{groups, limits};
 
 /// A map with fixed seeds: two runs of one seed see the same (design §2).
 pub(crate) type Map<K, V> = IndexMap<K, V, ahash::RandomState>;

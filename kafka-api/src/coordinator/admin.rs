@@ -21,9 +21,8 @@ impl Coordinator {
     }
 
     pub(super) fn list(&self, states: &[String]) -> Reply {
-        let wanted = |name: &str| {
-            states.is_empty() || states.iter().any(|s| s.eq_ignore_ascii_case(name))
-        };
+        let wanted =
+            |name: &str| states.is_empty() || states.iter().any(|s| s.eq_ignore_ascii_case(name));
         let groups = self.groups.values().filter(|g| wanted(g.state().name()));
         let listed = groups.map(|g| Listed {
             group: g.id.clone(),

@@ -96,7 +96,8 @@ impl Group {
 
     fn drop_for_size(&mut self, cx: &mut Cx<'_>, id: &Name) {
         if let Some(member) = self.remove(id) {
-            cx.timers.cancel(&Timer::Session(self.id.clone(), id.clone()));
+            cx.timers
+                .cancel(&Timer::Session(self.id.clone(), id.clone()));
             cx.end_waits(member, ErrorCode::UnknownMemberId);
             self.after_loss(cx);
         }
@@ -169,13 +170,17 @@ impl Group {
     /// A static member comes back without its id, under a new one; its earlier self is fenced.
     fn static_returns(&mut self, cx: &mut Cx<'_>, token: Token, join: Join, old: &Name, new: Name) {
         let instance = own(join.instance.as_ref().expect("it came by its instance"));
-        let before = self.member(old).expect("the instance's member is one").clone();
+        let before = self
+            .member(old)
+            .expect("the instance's member is one")
+            .clone();
         let old_leader = self.leader.clone();
         let can_skip_assignment = join.can_skip_assignment;
         let [joining, syncing] = self.replace_static(&instance, old, &new);
         cx.end_join(joining, old.clone(), ErrorCode::FencedInstanceId);
         cx.end_sync(syncing, ErrorCode::FencedInstanceId);
-        cx.timers.cancel(&Timer::Session(self.id.clone(), old.clone()));
+        cx.timers
+            .cancel(&Timer::Session(self.id.clone(), old.clone()));
         self.update(cx, token, join, &new);
         self.hear_from(cx, &new);
         match self.state() {
@@ -200,7 +205,12 @@ impl Group {
     }
 
     /// What became of a static member's return.
-    pub(super) fn returned(&mut self, cx: &mut Cx<'_>, r: Returned, result: Result<(), WriteError>) {
+    pub(super) fn returned(
+        &mut self,
+        cx: &mut Cx<'_>,
+        r: Returned,
+        result: Result<(), WriteError>,
+    ) {
         let Some(token) = self.change(&r.new, |m| m.join.take()).flatten() else {
             // It went on meanwhile: a rebalance answers it.
             return;
@@ -214,7 +224,8 @@ impl Group {
                     m.rebalance_timeout_ms = before.rebalance_timeout_ms;
                     m.session_timeout_ms = before.session_timeout_ms;
                 });
-                cx.timers.cancel(&Timer::Session(self.id.clone(), r.new.clone()));
+                cx.timers
+                    .cancel(&Timer::Session(self.id.clone(), r.new.clone()));
                 self.hear_from(cx, &r.old);
             }
             return cx.answer(token, Joined::error(Name::default(), of_group_write(error)));
@@ -237,7 +248,11 @@ impl Group {
                 }
                 .unwrap_or_default(),
                 skip_assignment: skip,
-                members: if skip { self.for_the_leader() } else { Vec::new() },
+                members: if skip {
+                    self.for_the_leader()
+                } else {
+                    Vec::new()
+                },
             })),
         );
     }
@@ -368,7 +383,11 @@ impl Group {
             protocol: self.protocol.clone(),
             leader: self.leader.clone().unwrap_or_default(),
             skip_assignment: false,
-            members: if everybody { self.for_the_leader() } else { Vec::new() },
+            members: if everybody {
+                self.for_the_leader()
+            } else {
+                Vec::new()
+            },
         };
         cx.answer(token, super::Reply::Joined(Box::new(reply)));
     }

@@ -127,12 +127,7 @@ impl Coordinator {
     }
 
     /// One step. `random` gives what ids of members are made of.
-    pub fn handle(
-        &mut self,
-        event: Event,
-        now: Now,
-        random: &mut dyn FnMut() -> u128,
-    ) -> Effects {
+    pub fn handle(&mut self, event: Event, now: Now, random: &mut dyn FnMut() -> u128) -> Effects {
         let mut fx = Effects::default();
         let mut turn = Turn {
             now,
@@ -183,7 +178,9 @@ impl Coordinator {
             Request::Sync(sync) => {
                 let group = sync.who.group.clone();
                 self.with(turn, &group, |g, cx| match g {
-                    _ if group.is_empty() => cx.answer(token, Synced::error(ErrorCode::InvalidGroupId)),
+                    _ if group.is_empty() => {
+                        cx.answer(token, Synced::error(ErrorCode::InvalidGroupId))
+                    }
                     None => cx.answer(token, Synced::error(ErrorCode::UnknownMemberId)),
                     Some(g) => g.sync(cx, token, *sync),
                 });
@@ -250,7 +247,8 @@ impl Coordinator {
             self.create(&group, turn.now.wall_ms);
         }
         self.with(turn, &group, |g, cx| {
-            g.expect("it is there or was just made").join(cx, token, join);
+            g.expect("it is there or was just made")
+                .join(cx, token, join);
         });
         // A first member that was refused leaves no group behind.
         self.drop_if_void(&group);

@@ -6,7 +6,9 @@
 use super::group::{Committed, Group, State};
 use super::machine::{Coordinator, Cx, Pending, Turn};
 use super::record;
-use super::requests::{Commit, DeleteOffsets, Membership, OffsetsOf, PartitionOffset, TopicOffsets};
+use super::requests::{
+    Commit, DeleteOffsets, Membership, OffsetsOf, PartitionOffset, TopicOffsets,
+};
 use super::{Name, Reply, Token, WriteError, own};
 use crate::error::ErrorCode;
 
@@ -176,7 +178,9 @@ impl Group {
     }
 
     fn tombstones(&self, offsets: &[(Name, i32)]) -> Vec<record::Record> {
-        let one = |(topic, partition): &(Name, i32)| record::offset_tombstone(&self.id, topic, *partition);
+        let one = |(topic, partition): &(Name, i32)| {
+            record::offset_tombstone(&self.id, topic, *partition)
+        };
         offsets.iter().map(one).collect()
     }
 }
@@ -204,7 +208,8 @@ impl Coordinator {
         }
         self.create(&group, turn.now.wall_ms);
         self.with(turn, &group, |g, cx| {
-            g.expect("it is there or was just made").commit(cx, token, commit);
+            g.expect("it is there or was just made")
+                .commit(cx, token, commit);
         });
         self.drop_if_void(&group);
     }
@@ -311,7 +316,10 @@ impl Coordinator {
                     continue;
                 }
                 answers.push(ErrorCode::None);
-                let has = g.offsets.get(topic).is_some_and(|t| t.contains_key(partition));
+                let has = g
+                    .offsets
+                    .get(topic)
+                    .is_some_and(|t| t.contains_key(partition));
                 if has || g.committing.contains_key(&(topic.clone(), *partition)) {
                     gone.push((own(topic), *partition));
                 }

@@ -232,7 +232,11 @@ fn read_group(value: Bytes) -> Result<GroupValue, BadRecord> {
     let mut members = Vec::with_capacity(count);
     for _ in 0..count {
         let id = name(&mut r)?;
-        let instance = if version >= 3 { nullable(&mut r)? } else { None };
+        let instance = if version >= 3 {
+            nullable(&mut r)?
+        } else {
+            None
+        };
         let (client_id, client_host) = (name(&mut r)?, name(&mut r)?);
         let rebalance = if version >= 1 { Some(r.i32()?) } else { None };
         let session_timeout_ms = r.i32()?;
@@ -354,7 +358,11 @@ impl Records {
         Ok(Records {
             bytes,
             at: 0,
-            left: if header.is_control() { 0 } else { header.record_count },
+            left: if header.is_control() {
+                0
+            } else {
+                header.record_count
+            },
         })
     }
 
@@ -469,9 +477,18 @@ mod tests {
 
     #[test]
     fn offsets_come_back() {
-        for c in [committed(None, 5), committed(None, 0), committed(Some(9), 0)] {
+        for c in [
+            committed(None, 5),
+            committed(None, 0),
+            committed(Some(9), 0),
+        ] {
             match read(&offset("g", "t", 3, &c)).unwrap() {
-                Said::Offset { group, topic, partition, committed } => {
+                Said::Offset {
+                    group,
+                    topic,
+                    partition,
+                    committed,
+                } => {
                     assert_eq!((&*group, &*topic, partition), ("g", "t", 3));
                     assert_eq!(committed, Some(c));
                 }
@@ -480,7 +497,10 @@ mod tests {
         }
         assert!(matches!(
             read(&offset_tombstone("g", "t", 3)).unwrap(),
-            Said::Offset { committed: None, .. }
+            Said::Offset {
+                committed: None,
+                ..
+            }
         ));
     }
 

@@ -19,7 +19,11 @@ impl Coordinator {
             } => {
                 let g = self.create(&group, now_ms);
                 let before = g.bytes();
-                let topic = g.offsets.get_key_value(&topic).map(|(t, _)| t.clone()).unwrap_or_else(|| own(&topic));
+                let topic = g
+                    .offsets
+                    .get_key_value(&topic)
+                    .map(|(t, _)| t.clone())
+                    .unwrap_or_else(|| own(&topic));
                 g.put_offset(&topic, partition, committed);
                 let after = g.bytes();
                 self.change_bytes(before, after);
@@ -40,7 +44,10 @@ impl Coordinator {
             }
             Said::Group { group, value } => {
                 let id = own(&group);
-                let offsets = self.groups.get_mut(&id).map(|g| std::mem::take(&mut g.offsets));
+                let offsets = self
+                    .groups
+                    .get_mut(&id)
+                    .map(|g| std::mem::take(&mut g.offsets));
                 // Its bytes go with it, those of the offsets included.
                 self.drop_group(&id);
                 let mut fresh = Group::new(id.clone(), now_ms);
@@ -110,7 +117,10 @@ impl Group {
         for member in value.members {
             // Damage that a checksum doesn't see must not end the process.
             let twice = self.has(&member.id)
-                || member.instance.as_ref().is_some_and(|i| self.static_member(i).is_some());
+                || member
+                    .instance
+                    .as_ref()
+                    .is_some_and(|i| self.static_member(i).is_some());
             if !twice {
                 self.add(member);
             }

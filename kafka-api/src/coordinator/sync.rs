@@ -143,7 +143,8 @@ impl Group {
         }
         let late: Vec<Name> = self.pending_sync.keys().cloned().collect();
         for id in late {
-            cx.timers.cancel(&Timer::Session(self.id.clone(), id.clone()));
+            cx.timers
+                .cancel(&Timer::Session(self.id.clone(), id.clone()));
             if let Some(member) = self.remove(&id) {
                 cx.end_waits(member, ErrorCode::UnknownMemberId);
             }
@@ -192,7 +193,8 @@ impl Group {
             let known = instance.and_then(|i| self.static_member(i));
             known.cloned().ok_or(ErrorCode::UnknownMemberId)?
         } else if self.remove_pending(id) {
-            cx.timers.cancel(&Timer::Session(self.id.clone(), id.clone()));
+            cx.timers
+                .cancel(&Timer::Session(self.id.clone(), id.clone()));
             return Ok(());
         } else {
             self.check_member(id, instance)?;
@@ -204,7 +206,8 @@ impl Group {
 
     /// Removes a member; whatever it waits for ends.
     fn lose(&mut self, cx: &mut Cx<'_>, id: &Name) {
-        cx.timers.cancel(&Timer::Session(self.id.clone(), id.clone()));
+        cx.timers
+            .cancel(&Timer::Session(self.id.clone(), id.clone()));
         if let Some(member) = self.remove(id) {
             cx.end_waits(member, ErrorCode::UnknownMemberId);
         }

@@ -178,7 +178,9 @@ impl Partition {
                 let header = BatchHeader::parse(&batch).map_err(|e| e.to_string())?;
                 for record in Records::of(&batch).map_err(bad)? {
                     let now_ms = rt::wall_clock_ms();
-                    coordinator.replay(&record.map_err(bad)?, now_ms).map_err(bad)?;
+                    coordinator
+                        .replay(&record.map_err(bad)?, now_ms)
+                        .map_err(bad)?;
                     records += 1;
                     if records.is_multiple_of(limits::GROUP_LOAD_SLICE) {
                         rt::yield_if_needed().await;
@@ -230,7 +232,11 @@ impl Partition {
         }
         if !self.settling.replace(true) {
             let (partition, shard) = (self.clone(), shard.clone());
-            rt::spawn(Queue::Latency, async move { partition.settle(&shard).await }).detach();
+            rt::spawn(
+                Queue::Latency,
+                async move { partition.settle(&shard).await },
+            )
+            .detach();
         }
     }
 

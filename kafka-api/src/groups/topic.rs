@@ -17,11 +17,7 @@ pub const NAME: &str = "__consumer_offsets";
 pub const PARTITIONS: i32 = 50;
 
 /// Topics that only the broker writes to.
-pub const INTERNAL: [&str; 3] = [
-    NAME,
-    "__transaction_state",
-    "__share_group_state",
-];
+pub const INTERNAL: [&str; 3] = [NAME, "__transaction_state", "__share_group_state"];
 
 /// The partition of a group, as Kafka and all its clients compute it: the hash of Java's strings, without its sign, by the number of partitions.
 pub fn partition_of(group: &str, partitions: usize) -> i32 {
@@ -66,7 +62,10 @@ pub async fn get(shard: &Rc<Shard>) -> Result<Rc<view::Topic>, ErrorCode> {
         _ => return Err(ErrorCode::CoordinatorNotAvailable),
     }
     metadata::wait_for_leaders(shard, NAME).await;
-    shard.view.topic(NAME).ok_or(ErrorCode::CoordinatorNotAvailable)
+    shard
+        .view
+        .topic(NAME)
+        .ok_or(ErrorCode::CoordinatorNotAvailable)
 }
 
 /// The partition of a group, if this node has it.

@@ -83,7 +83,13 @@ mod tests {
     #[test]
     fn version_3_has_messages() {
         let mut out = BytesMut::new();
-        by_hand(&mut out, &[(own("g"), ErrorCode::NonEmptyGroup), (own("h"), ErrorCode::None)]);
+        by_hand(
+            &mut out,
+            &[
+                (own("g"), ErrorCode::NonEmptyGroup),
+                (own("h"), ErrorCode::None),
+            ],
+        );
         let mut want = BytesMut::from(&b"\0\0\0\0\x03\x02g\0\x44\x18The group is not empty.\0"[..]);
         want.extend_from_slice(b"\x02h\0\0\0\0\0");
         assert_eq!(out, want);

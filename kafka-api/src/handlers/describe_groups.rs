@@ -22,7 +22,9 @@ const ALL_OPERATIONS: i32 = 1 << 3 | 1 << 6 | 1 << 8 | 1 << 10 | 1 << 11;
 
 pub async fn handle(shard: &Rc<Shard>, request: &Request) -> Result<Answer, Malformed> {
     let asked: DescribeGroupsRequest = schema::decode(request, request.version)?;
-    let operations = asked.include_authorized_operations.then_some(ALL_OPERATIONS);
+    let operations = asked
+        .include_authorized_operations
+        .then_some(ALL_OPERATIONS);
     let mut groups = Vec::with_capacity(asked.groups.len());
     for group in asked.groups {
         let question = coordinator::Request::Describe(group.0.clone());

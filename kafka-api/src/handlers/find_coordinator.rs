@@ -25,7 +25,11 @@ const TRANSACTION: i8 = 1;
 
 pub async fn handle(shard: &Rc<Shard>, request: &Request) -> Result<Answer, Malformed> {
     let asked: FindCoordinatorRequest = schema::decode(request, request.version)?;
-    let key_type = if request.version == 0 { GROUP } else { asked.key_type };
+    let key_type = if request.version == 0 {
+        GROUP
+    } else {
+        asked.key_type
+    };
     let keys = if request.version < 4 {
         vec![asked.key]
     } else {

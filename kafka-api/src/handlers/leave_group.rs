@@ -72,7 +72,9 @@ mod tests {
             let asked = LeaveGroupRequest::default().with_members(vec![MemberIdentity::default()]);
             let errors = [ErrorCode::UnknownMemberId];
             let mut out = bytes::BytesMut::new();
-            response(&asked, &errors, version).encode(&mut out, version).unwrap();
+            response(&asked, &errors, version)
+                .encode(&mut out, version)
+                .unwrap();
         }
     }
 }

@@ -108,7 +108,10 @@ pub async fn handle(shard: &Rc<Shard>, request: &Request) -> Result<Answer, Malf
             let found = shard.view.topic_by_id(TopicId(topic.id));
             (found, ErrorCode::UnknownTopicId)
         } else {
-            (shard.view.topic(&topic.name), ErrorCode::UnknownTopicOrPartition)
+            (
+                shard.view.topic(&topic.name),
+                ErrorCode::UnknownTopicOrPartition,
+            )
         };
         for part in &topic.partitions {
             let error = match &found {

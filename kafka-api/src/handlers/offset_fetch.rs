@@ -90,7 +90,11 @@ fn topics(
     nullable: bool,
 ) -> Result<Option<Vec<AskedTopic>>, Malformed> {
     let Some(count) = r.nullable_array(flexible, 3)? else {
-        return if nullable { Ok(None) } else { Err(Malformed::Null) };
+        return if nullable {
+            Ok(None)
+        } else {
+            Err(Malformed::Null)
+        };
     };
     let mut topics = Vec::new();
     for _ in 0..count {
@@ -150,7 +154,10 @@ async fn of_group(
     let mut wanted = Vec::new();
     for topic in asked.topics.iter().flatten() {
         let known = match version {
-            10.. => shard.view.topic_by_id(TopicId(topic.id)).map(|t| own(&t.name)),
+            10.. => shard
+                .view
+                .topic_by_id(TopicId(topic.id))
+                .map(|t| own(&t.name)),
             _ => Some(topic.name.clone()),
         };
         let error = match known {
@@ -184,7 +191,10 @@ async fn of_group(
         other => unreachable!("a question for offsets is not answered with {other:?}"),
     };
     if all {
-        return Ok(found.into_iter().filter_map(|t| named(shard, t, version)).collect());
+        return Ok(found
+            .into_iter()
+            .filter_map(|t| named(shard, t, version))
+            .collect());
     }
     for (place, topic) in places.into_iter().zip(found) {
         told[place].partitions = topic.partitions;
@@ -225,7 +235,9 @@ fn response(found: Vec<Found>, version: i16) -> OffsetFetchResponse {
     };
     match result {
         Ok(told) => {
-            let topics = told.into_iter().map(|t| old_row(t, version, ErrorCode::None));
+            let topics = told
+                .into_iter()
+                .map(|t| old_row(t, version, ErrorCode::None));
             response.with_topics(topics.collect())
         }
         Err((error, _)) if version >= 2 => response.with_error_code(error.code()),
