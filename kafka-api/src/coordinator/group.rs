@@ -194,7 +194,8 @@ impl Group {
         self.members.keys().cloned().collect()
     }
 
-    pub fn len(&self) -> usize {
+    /// Its members.
+    pub fn size(&self) -> usize {
         self.members.len()
     }
 

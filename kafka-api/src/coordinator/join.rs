@@ -90,7 +90,7 @@ impl Group {
             State::PreparingRebalance => {
                 self.member(id).is_some_and(|m| m.join.is_some()) || self.awaiting_join() < max
             }
-            State::CompletingRebalance | State::Stable => self.has(id) || self.len() < max,
+            State::CompletingRebalance | State::Stable => self.has(id) || self.size() < max,
         }
     }
 
@@ -125,7 +125,7 @@ impl Group {
     }
 
     fn add_and_rebalance(&mut self, cx: &mut Cx<'_>, token: Token, join: Join, id: Name) {
-        if self.len() == 0 {
+        if self.size() == 0 {
             self.protocol_type = Some(own(&join.protocol_type));
         }
         if self.is(State::PreparingRebalance) && self.previous() == State::Empty {
@@ -338,13 +338,13 @@ impl Group {
             self.remove(&id);
             cx.timers.cancel(&Timer::Session(self.id.clone(), id));
         }
-        if !self.elect_joined_leader() && self.len() > 0 {
+        if !self.elect_joined_leader() && self.size() > 0 {
             // Only static members that have not come back: they are given the time once more.
             return cx.after(Timer::Join(self.id.clone()), self.rebalance_timeout_ms());
         }
         self.generation = self.generation.wrapping_add(1).max(1);
         self.pending_sync.clear();
-        if self.len() == 0 {
+        if self.size() == 0 {
             self.protocol = None;
             self.find_subscribed();
             self.go(State::Empty, cx.now.wall_ms);

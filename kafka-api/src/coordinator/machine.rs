@@ -274,7 +274,7 @@ impl Coordinator {
     pub(super) fn drop_if_void(&mut self, id: &Name) {
         let void = self.groups.get(id).is_some_and(|g| {
             g.generation == 0
-                && g.len() == 0
+                && g.size() == 0
                 && g.pending() == 0
                 && g.initial.is_none()
                 && g.offsets.is_empty()

@@ -247,10 +247,6 @@ impl Coordinator {
 
     pub(super) fn offsets_of(&self, asked: &OffsetsOf) -> Reply {
         let group = self.groups.get(&asked.group);
-        // Only members of the other kind of group name themselves.
-        if group.is_none() && (asked.member_epoch >= 0 || asked.member.is_some()) {
-            return Reply::Refused(ErrorCode::GroupIdNotFound);
-        }
         let told = |partition: i32, found: Option<&Committed>| match found {
             None => PartitionOffset {
                 partition,

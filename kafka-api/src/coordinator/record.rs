@@ -125,14 +125,14 @@ pub fn group_tombstone(group: &str) -> Record {
 /// The record of a group, with the assignments that `assigned` gives.
 pub fn group(group: &Group, assigned: impl Fn(&Member) -> Bytes, now_ms: i64) -> Record {
     let protocol = group.protocol.clone().unwrap_or_default();
-    let mut value = BytesMut::with_capacity(64 + 256 * group.len());
+    let mut value = BytesMut::with_capacity(64 + 256 * group.size());
     value.put_i16(3);
     value.put_str(group.protocol_type.as_deref().unwrap_or(""), false);
     value.put_i32(group.generation);
     value.put_nullable_str(group.protocol.as_deref(), false);
     value.put_nullable_str(group.leader.as_deref(), false);
     value.put_i64(group.since_ms.unwrap_or(now_ms));
-    value.put_array(group.len(), false);
+    value.put_array(group.size(), false);
     for m in group.members() {
         value.put_str(&m.id, false);
         value.put_nullable_str(m.instance.as_deref(), false);

@@ -128,7 +128,7 @@ impl Group {
         if let Some(leader) = value.leader.filter(|l| self.has(l)) {
             self.leader = Some(leader);
         }
-        if self.len() > 0 {
+        if self.size() > 0 {
             self.go(State::Stable, now_ms);
         }
         self.since_ms = value.since_ms;

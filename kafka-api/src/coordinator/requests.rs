@@ -162,9 +162,6 @@ pub struct CommitOffset {
 #[derive(Debug)]
 pub struct OffsetsOf {
     pub group: Name,
-    /// KIP-848: told apart from classic members by not being empty.
-    pub member: Option<Name>,
-    pub member_epoch: i32,
     /// Topics and partitions; `None`: all that there are.
     pub topics: Option<Vec<(Name, Vec<i32>)>>,
 }

@@ -75,7 +75,7 @@ fn write_body(out: &mut BytesMut, version: i16, error: ErrorCode) {
     out.put_i16(error.code());
     // Errors other than an unknown version come without the table, as Kafka's.
     let listed = match error {
-        ErrorCode::None | ErrorCode::UnsupportedVersion => &TABLE[..],
+        ErrorCode::None | ErrorCode::UnsupportedVersion => TABLE,
         _ => &[],
     };
     out.put_array(listed.len(), flexible);

@@ -46,7 +46,7 @@ fn row(
     version: i16,
 ) -> DescribedGroup {
     let row = DescribedGroup::default().with_group_id(group.clone().into());
-    let row = match operations {
+    let allowed = |row: DescribedGroup| match operations {
         Some(bits) if version >= 3 => row.with_authorized_operations(bits),
         _ => row,
     };
@@ -55,7 +55,7 @@ fn row(
         Err(ErrorCode::GroupIdNotFound) => {
             let row = row.with_group_state(StrBytes::from_static_str("Dead"));
             if version < 6 {
-                return row;
+                return allowed(row);
             }
             let message = StrBytes::from_string(format!("Group {} not found.", &*group));
             return row
@@ -64,6 +64,7 @@ fn row(
         }
         Err(error) => return row.with_error_code(error.code()),
     };
+    let row = allowed(row);
     let members = described.members.into_iter().map(|m| {
         let member = DescribedGroupMember::default()
             .with_member_id(m.member)

@@ -2,7 +2,7 @@
 //!
 //! What was committed; -1 where nothing was. From version 2 on null topics ask for all of a group's offsets, and an error of the group has a place of
 //! its own. From 7 on one may ask for stable offsets only, which all are while there are no transactions. From 8 on several groups are asked for at
-//! once; 9 brings the member of the other kind of group, which has none here; from 10 on topics go by id: a topic without one that is known is
+//! once; 9 brings the member of the other kind of group (KIP-848), of which there are none here; from 10 on topics go by id: a topic without one that is known is
 //! UNKNOWN_TOPIC_ID.
 //!
 //! The request is read by hand: the library doesn't know version 10.
@@ -34,8 +34,6 @@ pub struct OffsetFetchRequest {
 #[derive(Debug)]
 pub struct AskedGroup {
     pub group: Name,
-    pub member: Option<Name>,
-    pub member_epoch: i32,
     pub topics: Option<Vec<AskedTopic>>,
 }
 
@@ -55,20 +53,17 @@ impl OffsetFetchRequest {
         if version < 8 {
             groups.push(AskedGroup {
                 group: r.string(flexible)?,
-                member: None,
-                member_epoch: -1,
                 topics: topics(&mut r, version, flexible, version >= 2)?,
             });
         } else {
             for _ in 0..r.array(flexible, 3)? {
+                let group = r.string(flexible)?;
+                if version >= 9 {
+                    r.nullable_string(flexible)?;
+                    r.i32()?;
+                }
                 groups.push(AskedGroup {
-                    group: r.string(flexible)?,
-                    member: if version >= 9 {
-                        r.nullable_string(flexible)?
-                    } else {
-                        None
-                    },
-                    member_epoch: if version >= 9 { r.i32()? } else { -1 },
+                    group,
                     topics: topics(&mut r, version, flexible, true)?,
                 });
                 r.skip_tags(flexible)?;
@@ -181,8 +176,6 @@ async fn of_group(
     }
     let question = coordinator::Request::Offsets(OffsetsOf {
         group: asked.group.clone(),
-        member: asked.member,
-        member_epoch: asked.member_epoch,
         topics: (!all).then_some(topics),
     });
     let found = match shard.ask_coordinator(&asked.group, question).await {

@@ -289,8 +289,6 @@ impl World {
         for ((group, partition), offset) in &self.committed {
             let asked = requests::OffsetsOf {
                 group: own(GROUPS[*group]),
-                member: None,
-                member_epoch: -1,
                 topics: Some(vec![(own("t"), vec![*partition])]),
             };
             let Reply::Offsets(found) = self.bench.coordinator.offsets_of(&asked) else {
@@ -321,7 +319,7 @@ proptest! {
         }
         prop_assert!(world.asked.is_empty(), "{:?}", world.asked);
         let offsets = |c: &Coordinator| {
-            GROUPS.map(|g| c.offsets_of(&requests::OffsetsOf { group: own(g), member: None, member_epoch: -1, topics: None }))
+            GROUPS.map(|g| c.offsets_of(&requests::OffsetsOf { group: own(g), topics: None }))
         };
         prop_assert_eq!(offsets(&world.bench.coordinator), offsets(&world.bench.reloaded()));
     }
