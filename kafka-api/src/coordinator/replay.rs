@@ -44,31 +44,18 @@ impl Coordinator {
             }
             Said::Group { group, value } => {
                 let id = own(&group);
-                let offsets = self
-                    .groups
-                    .get_mut(&id)
-                    .map(|g| std::mem::take(&mut g.offsets));
-                // Its bytes go with it, those of the offsets included.
-                self.drop_group(&id);
-                let mut fresh = Group::new(id.clone(), now_ms);
-                for (topic, of_topic) in offsets.unwrap_or_default() {
-                    for (partition, committed) in of_topic {
-                        fresh.put_offset(&topic, partition, committed);
-                    }
-                }
+                let g = self.create(&id, now_ms);
+                let before = g.bytes();
+                g.empty(now_ms);
                 if let Some(value) = value {
-                    fresh.restore(*value, now_ms);
+                    g.restore(*value, now_ms);
                 }
-                self.put_group(id.clone(), fresh);
+                let after = g.bytes();
+                self.change_bytes(before, after);
                 self.drop_if_void(&id);
             }
         }
         Ok(())
-    }
-
-    fn put_group(&mut self, id: Name, group: Group) {
-        self.change_bytes(0, group.bytes());
-        self.groups.insert(id, group);
     }
 
     /// All records were replayed: sessions begin. Members that are gone are found out by them.
@@ -110,6 +97,18 @@ impl Coordinator {
 }
 
 impl Group {
+    /// Nothing but its offsets stays.
+    fn empty(&mut self, now_ms: i64) {
+        for id in self.ids() {
+            self.remove(&id);
+        }
+        self.protocol_type = None;
+        self.protocol = None;
+        self.generation = 0;
+        self.go(State::Empty, now_ms);
+        self.find_subscribed();
+    }
+
     fn restore(&mut self, value: record::GroupValue, now_ms: i64) {
         self.protocol_type = Some(value.protocol_type).filter(|t| !t.is_empty());
         self.generation = value.generation.max(0);

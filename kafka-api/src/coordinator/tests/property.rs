@@ -322,5 +322,14 @@ proptest! {
             GROUPS.map(|g| c.offsets_of(&requests::OffsetsOf { group: own(g), topics: None }))
         };
         prop_assert_eq!(offsets(&world.bench.coordinator), offsets(&world.bench.reloaded()));
+        // So is what one writes anew.
+        let mut again = Coordinator::new(Settings::default());
+        for name in world.bench.coordinator.names() {
+            for record in world.bench.coordinator.records_of(&name, 0) {
+                again.replay(&record, 0).unwrap();
+            }
+        }
+        again.check();
+        prop_assert_eq!(offsets(&world.bench.coordinator), offsets(&again));
     }
 }
