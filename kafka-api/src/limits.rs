@@ -103,3 +103,7 @@ pub const COORDINATOR_WAIT: Duration = Duration::from_secs(30);
 pub const COORDINATOR_LOOK: Duration = Duration::from_secs(1);
 /// How often offsets that are too old are removed (Kafka's `offsets.retention.check.interval.ms`).
 pub const OFFSETS_RETENTION_CHECK: Duration = Duration::from_secs(600);
+/// Bytes of a group's id, and of each name that a member brings: what a record's length field holds, with room for what is put behind it.
+pub const GROUP_NAME_BYTES: usize = 32_000;
+/// Bytes of a client's id that its member's id begins with.
+pub const MEMBER_PREFIX_BYTES: usize = 255;

@@ -92,7 +92,11 @@ impl Cx<'_> {
     pub fn member_id(&mut self, prefix: &Name) -> Name {
         let random = (self.random)().to_be_bytes();
         let uuid = Builder::from_random_bytes(random).into_uuid();
-        own(&format!("{}-{uuid}", &**prefix))
+        let mut end = prefix.len().min(limits::MEMBER_PREFIX_BYTES);
+        while !prefix.is_char_boundary(end) {
+            end -= 1;
+        }
+        own(&format!("{}-{uuid}", &prefix[..end]))
     }
 
     pub fn end_join(&mut self, token: Option<Token>, member: Name, error: ErrorCode) {
@@ -228,10 +232,16 @@ impl Coordinator {
         let refused = |error| Joined::error(join.member.clone(), error);
         let sessions = self.settings.min_session_timeout_ms..=self.settings.max_session_timeout_ms;
         let known = self.groups.contains_key(&join.group);
-        let refusal = if join.group.is_empty() {
+        let long = |name: &Name| name.len() > limits::GROUP_NAME_BYTES;
+        let refusal = if join.group.is_empty() || long(&join.group) {
             Some(ErrorCode::InvalidGroupId)
         } else if !sessions.contains(&join.session_timeout_ms) {
             Some(ErrorCode::InvalidSessionTimeout)
+        } else if long(&join.protocol_type)
+            || join.instance.as_ref().is_some_and(long)
+            || join.protocols.iter().any(|(name, _)| long(name))
+        {
+            Some(ErrorCode::InvalidRequest)
         } else if !known && !join.member.is_empty() {
             Some(ErrorCode::UnknownMemberId)
         } else if self.is_full(&join.group) && join.member.is_empty() {

@@ -11,6 +11,7 @@ use super::requests::{
 };
 use super::{Name, Reply, Token, WriteError, own};
 use crate::error::ErrorCode;
+use crate::limits;
 
 /// Groups that one [`super::Event::Expire`] looks at.
 const EXPIRE_SLICE: usize = 200;
@@ -189,6 +190,12 @@ impl Coordinator {
     pub(super) fn commit(&mut self, turn: &mut Turn<'_>, token: Token, commit: Commit) {
         let group = commit.who.group.clone();
         let all = |error| Reply::Committed(vec![error; commit.offsets.len()]);
+        if group.len() > limits::GROUP_NAME_BYTES {
+            return turn
+                .fx
+                .answers
+                .push((token, all(ErrorCode::InvalidGroupId)));
+        }
         if !self.groups.contains_key(&group) && commit.who.generation >= 0 {
             return turn.fx.answers.push((token, all(commit.no_group)));
         }

@@ -41,7 +41,7 @@ pub enum Reply {
     Deleted(ErrorCode),
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Join {
     pub group: Name,
     pub member: Name,

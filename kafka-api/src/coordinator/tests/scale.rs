@@ -98,3 +98,22 @@ fn five_thousand_members_settle() {
     let fx = answers(&mut again, Event::Tick, bench.now);
     assert!(fx.answers.is_empty());
 }
+
+#[test]
+fn names_that_no_record_holds_are_refused() {
+    let mut bench = Bench::new(Settings::default());
+    let long = "x".repeat(40_000);
+    let (_, answers) = bench.ask(commit_of(membership(&long, "", -1), 0, 1));
+    assert_eq!(
+        answers[0].1,
+        Reply::Committed(vec![ErrorCode::InvalidGroupId])
+    );
+    let mut join = join("g", "");
+    join.instance = Some(own(&long));
+    let (_, answers) = bench.ask(Request::Join(Box::new(join.clone())));
+    assert!(matches!(&answers[0].1, Reply::Joined(j) if j.error == ErrorCode::InvalidRequest));
+    join.instance = None;
+    join.client_id = own(&"\u{e9}".repeat(16_000));
+    let (_, answers) = bench.ask(Request::Join(Box::new(join)));
+    assert!(matches!(&answers[0].1, Reply::Joined(j) if j.member.len() < 300));
+}
