@@ -135,6 +135,7 @@ impl Shard {
     /// Ends all connections as soon as what they have asked is answered; long polls are answered now. Their number reaches 0 when all have ended.
     pub fn close_connections(&self) {
         self.fetches.hurry();
+        self.coordinators.calls.hurry();
         for (_, connection) in self.connections.open.borrow().iter() {
             connection.drain();
         }
@@ -536,7 +537,10 @@ async fn take_frame(
             connection.replies.push(Reply::Ready(answer));
             return Ok(());
         }
-        Frame::Request(request) => request,
+        Frame::Request(request) => Request {
+            peer: connection.peer,
+            ..request
+        },
     };
     if request.api.key != ApiKey::Produce {
         connection.replies.push(Reply::Later {

@@ -6,6 +6,7 @@
 //! table, so that the client can choose a version (KIP-511).
 
 use std::fmt;
+use std::net::SocketAddr;
 
 use bytes::{BufMut, Bytes, BytesMut};
 
@@ -30,6 +31,8 @@ pub struct Request {
     pub version: i16,
     pub correlation_id: i32,
     pub client_id: ClientId,
+    /// Where the client is; set by its connection.
+    pub peer: Option<SocketAddr>,
     /// What follows the header; its reader still holds the request's whole allowance of array elements and tags.
     pub body: Reader,
 }
@@ -65,6 +68,7 @@ pub fn parse(frame: Bytes) -> Result<Frame, Malformed> {
         version,
         correlation_id,
         client_id,
+        peer: None,
         body: r,
     }))
 }
@@ -160,7 +164,7 @@ mod tests {
             (0, 14),
             (1, 3),
             (4, 0),
-            (10, 0),
+            (10, 7),
             (999, 0),
             (-1, 0),
             (3, -1),

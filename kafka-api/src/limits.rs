@@ -92,3 +92,31 @@ pub const TELEMETRY_BYTES: usize = 1 << 20;
 pub const DESCRIBED_PRODUCERS: usize = 100_000;
 /// Bytes of a DescribeConfigs answer; the last resource may pass it.
 pub const DESCRIBED_CONFIGS_BYTES: usize = 64 << 20;
+/// Members of one group, and those who were given an id and have not come back with it.
+pub const GROUP_MEMBERS: usize = 10_000;
+/// Bytes that one group's members and offsets may take before it takes no new members.
+pub const GROUP_BYTES: usize = 64 << 20;
+/// Groups of one partition of `__consumer_offsets`.
+pub const GROUPS: usize = 100_000;
+/// Records of a coordinator's write above this are compressed, in bytes.
+pub const GROUP_COMPRESS_BYTES: usize = 256 << 10;
+/// A stored batch of a coordinator when it is decompressed, in bytes.
+pub const GROUP_BATCH_BYTES: usize = 64 << 20;
+/// Bytes of a partition of `__consumer_offsets` that one step of its loading reads.
+pub const GROUP_LOAD_BYTES: usize = 256 << 10;
+/// Records that are taken over at a start before other tasks get a turn.
+pub const GROUP_LOAD_SLICE: usize = 200;
+/// A partition of `__consumer_offsets` below this is left as it is, in bytes.
+pub const GROUP_REWRITE_BYTES: u64 = 8 << 20;
+/// Records in one batch when groups are written anew.
+pub const GROUP_REWRITE_RECORDS: usize = 1_000;
+/// A question to a coordinator is given up after this, unless it waits for other members.
+pub const COORDINATOR_WAIT: Duration = Duration::from_secs(30);
+/// How often a shard looks which partitions of `__consumer_offsets` it leads.
+pub const COORDINATOR_LOOK: Duration = Duration::from_secs(1);
+/// How often offsets that are too old are removed (Kafka's `offsets.retention.check.interval.ms`).
+pub const OFFSETS_RETENTION_CHECK: Duration = Duration::from_secs(600);
+/// Bytes of a group's id, and of each name that a member brings: what a record's length field holds, with room for what is put behind it.
+pub const GROUP_NAME_BYTES: usize = 32_000;
+/// Bytes of a client's id that its member's id begins with.
+pub const MEMBER_PREFIX_BYTES: usize = 255;

@@ -17,6 +17,7 @@ use engine::types::{GroupId, TopicId};
 use raftgroup::Acks;
 use smallvec::SmallVec;
 
+use crate::coordinator;
 use crate::error::ErrorCode;
 use crate::handlers::describe_producers::Told as Producers;
 use crate::handlers::fetch::wire::PartAnswer as Fetched;
@@ -61,6 +62,10 @@ pub enum ShardRequest {
     /// Cast: who leads what.
     Leaders(Arc<[Announcement]>),
     Metrics,
+    /// Cast: a question to the coordinator of a partition of this shard, and its number; answered by [`ShardRequest::GroupAnswer`].
+    Group(GroupId, coordinator::Token, coordinator::Request),
+    /// Cast: the answer to a question of this shard.
+    GroupAnswer(coordinator::Token, coordinator::Reply),
 }
 
 #[derive(Debug)]

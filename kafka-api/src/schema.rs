@@ -1,8 +1,8 @@
 //! A walk over a request before `kafka-protocol` decodes it.
 //!
 //! The library reserves memory for as many elements as an array announces, and collects any number of tagged fields. So each request
-//! that it decodes is first walked by its schema with a [`Reader`], which bounds both; only what passes is decoded. Produce and Fetch,
-//! the hot ones, are read by hand and are not here.
+//! that it decodes is first walked by its schema with a [`Reader`], which bounds both; only what passes is decoded. Produce, Fetch, OffsetCommit and
+//! OffsetFetch are read by hand and are not here.
 
 use kafka_protocol::protocol::Decodable;
 
@@ -180,6 +180,48 @@ const DESCRIBE_TOPIC_PARTITIONS: &[Field] = &[
     all(Maybe(&[all(Str), all(Fixed(4))])),
 ];
 
+const FIND_COORDINATOR: &[Field] = &[between(0, 3, Str), since(1, Fixed(1)), since(4, StrArray)];
+
+const JOIN_GROUP: &[Field] = &[
+    all(Str),
+    all(Fixed(4)),
+    since(1, Fixed(4)),
+    all(Str),
+    since(5, Str),
+    all(Str),
+    all(Array(&[all(Str), all(Blob)])),
+    since(8, Str),
+];
+
+const HEARTBEAT: &[Field] = &[all(Str), all(Fixed(4)), all(Str), since(3, Str)];
+
+const LEAVE_GROUP: &[Field] = &[
+    all(Str),
+    between(0, 2, Str),
+    since(3, Array(&[all(Str), all(Str), since(5, Str)])),
+];
+
+const SYNC_GROUP: &[Field] = &[
+    all(Str),
+    all(Fixed(4)),
+    all(Str),
+    since(3, Str),
+    since(5, Str),
+    since(5, Str),
+    all(Array(&[all(Str), all(Blob)])),
+];
+
+const DESCRIBE_GROUPS: &[Field] = &[all(StrArray), since(3, Fixed(1))];
+
+const LIST_GROUPS: &[Field] = &[since(4, StrArray), since(5, StrArray)];
+
+const DELETE_GROUPS: &[Field] = &[all(StrArray)];
+
+const OFFSET_DELETE: &[Field] = &[
+    all(Str),
+    all(Array(&[all(Str), all(Array(&[all(Fixed(4))]))])),
+];
+
 fn schema(key: ApiKey) -> &'static [Field] {
     match key {
         ApiKey::ListOffsets => LIST_OFFSETS,
@@ -201,7 +243,18 @@ fn schema(key: ApiKey) -> &'static [Field] {
         ApiKey::CreatePartitions => CREATE_PARTITIONS,
         ApiKey::DescribeCluster => DESCRIBE_CLUSTER,
         ApiKey::DescribeTopicPartitions => DESCRIBE_TOPIC_PARTITIONS,
-        ApiKey::Produce | ApiKey::Fetch => unreachable!("Produce and Fetch are read by hand"),
+        ApiKey::FindCoordinator => FIND_COORDINATOR,
+        ApiKey::JoinGroup => JOIN_GROUP,
+        ApiKey::Heartbeat => HEARTBEAT,
+        ApiKey::LeaveGroup => LEAVE_GROUP,
+        ApiKey::SyncGroup => SYNC_GROUP,
+        ApiKey::DescribeGroups => DESCRIBE_GROUPS,
+        ApiKey::ListGroups => LIST_GROUPS,
+        ApiKey::DeleteGroups => DELETE_GROUPS,
+        ApiKey::OffsetDelete => OFFSET_DELETE,
+        ApiKey::Produce | ApiKey::Fetch | ApiKey::OffsetCommit | ApiKey::OffsetFetch => {
+            unreachable!("{key:?} is read by hand")
+        }
     }
 }
 
@@ -388,6 +441,79 @@ mod tests {
         agrees(ApiKey::InitProducerId, 5, |_| {
             m::InitProducerIdRequest::default().with_transactional_id(Some(s("tx").into()))
         });
+        agrees(ApiKey::FindCoordinator, 6, |v| {
+            let r = m::FindCoordinatorRequest::default();
+            let r = if v >= 1 { r.with_key_type(1) } else { r };
+            if v >= 4 {
+                r.with_coordinator_keys(vec![s("a"), s("bc")])
+            } else {
+                r.with_key(s("a"))
+            }
+        });
+        agrees(ApiKey::JoinGroup, 9, |v| {
+            use m::join_group_request::JoinGroupRequestProtocol;
+            let r = m::JoinGroupRequest::default()
+                .with_group_id(s("g").into())
+                .with_member_id(s("m"))
+                .with_protocol_type(s("consumer"))
+                .with_protocols(vec![
+                    JoinGroupRequestProtocol::default()
+                        .with_name(s("range"))
+                        .with_metadata(bytes::Bytes::from_static(b"abc")),
+                ]);
+            let r = if v >= 1 {
+                r.with_rebalance_timeout_ms(7)
+            } else {
+                r
+            };
+            if v >= 5 {
+                r.with_group_instance_id(Some(s("i")))
+            } else {
+                r
+            }
+        });
+        agrees(ApiKey::Heartbeat, 4, |_| {
+            m::HeartbeatRequest::default().with_member_id(s("m"))
+        });
+        agrees(ApiKey::LeaveGroup, 5, |v| {
+            let r = m::LeaveGroupRequest::default().with_group_id(s("g").into());
+            if v >= 3 {
+                let one = m::leave_group_request::MemberIdentity::default();
+                r.with_members(vec![one.with_member_id(s("m"))])
+            } else {
+                r.with_member_id(s("m"))
+            }
+        });
+        agrees(ApiKey::SyncGroup, 5, |_| {
+            use m::sync_group_request::SyncGroupRequestAssignment;
+            m::SyncGroupRequest::default().with_assignments(vec![
+                SyncGroupRequestAssignment::default()
+                    .with_member_id(s("m"))
+                    .with_assignment(bytes::Bytes::from_static(b"abc")),
+            ])
+        });
+        agrees(ApiKey::DescribeGroups, 6, |_| {
+            m::DescribeGroupsRequest::default().with_groups(vec![s("a").into(), s("b").into()])
+        });
+        agrees(ApiKey::ListGroups, 5, |v| {
+            let r = m::ListGroupsRequest::default();
+            if v >= 4 {
+                r.with_states_filter(vec![s("Stable")])
+            } else {
+                r
+            }
+        });
+        agrees(ApiKey::DeleteGroups, 2, |_| {
+            m::DeleteGroupsRequest::default().with_groups_names(vec![s("a").into()])
+        });
+        agrees(ApiKey::OffsetDelete, 0, |_| {
+            use m::offset_delete_request as r;
+            m::OffsetDeleteRequest::default().with_topics(vec![
+                r::OffsetDeleteRequestTopic::default()
+                    .with_name(s("a").into())
+                    .with_partitions(vec![Default::default(), Default::default()]),
+            ])
+        });
         agrees(ApiKey::OffsetForLeaderEpoch, 4, |_| {
             m::OffsetForLeaderEpochRequest::default().with_topics(vec![
                 m::offset_for_leader_epoch_request::OffsetForLeaderTopic::default()
@@ -518,6 +644,9 @@ mod tests {
         #[test]
         fn any_body_is_answered(which in 2usize..versions::TABLE.len(), v in 0i16..14, body in proptest::collection::vec(any::<u8>(), 0..120)) {
             let api = &versions::TABLE[which];
+            if matches!(api.key, ApiKey::OffsetCommit | ApiKey::OffsetFetch) {
+                return Ok(());
+            }
             let version = api.min + v % (api.max - api.min + 1);
             let _ = check(&request(api, version, &body));
         }

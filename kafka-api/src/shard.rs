@@ -29,9 +29,9 @@ use crate::handlers::{
     delete_records, describe_log_dirs, describe_producers, fetch, list_offsets,
     offset_for_leader_epoch, produce,
 };
-use crate::limits;
 use crate::request::{ControllerCall, ControllerReply, ShardReply, ShardRequest};
 use crate::sync::join_all;
+use crate::{groups, limits};
 
 /// A map with fixed seeds: two runs of one seed see the same (design §2).
 pub(crate) type Map<K, V> = IndexMap<K, V, ahash::RandomState>;
@@ -45,6 +45,8 @@ pub(crate) fn map<K, V>() -> Map<K, V> {
 pub struct ServerConfig {
     /// What DescribeConfigs shows of it, and what it goes by.
     pub broker: BrokerConfig,
+    /// What consumer groups go by.
+    pub groups: crate::coordinator::Settings,
 }
 
 /// What a shard is put together of. `controller` is there on shard 0 alone.
@@ -83,6 +85,7 @@ pub struct Shard {
     pub(crate) sessions: fetch::Sessions,
     /// Bytes of sessions that the budget counts.
     session_bytes: Cell<u64>,
+    pub(crate) coordinators: groups::Groups,
     pub(crate) producer_ids: crate::handlers::init_producer_id::Block,
     pub(crate) connections: crate::connection::Connections,
     news: RefCell<Map<GroupId, Announcement>>,
@@ -109,6 +112,7 @@ impl Shard {
             fetches: fetch::Fetches::default(),
             sessions,
             session_bytes: Cell::new(0),
+            coordinators: groups::Groups::default(),
             producer_ids: Default::default(),
             connections: Default::default(),
             news: RefCell::new(map()),
@@ -172,6 +176,12 @@ impl Shard {
                     }
                 })
                 .detach();
+            }
+            ShardRequest::Group(group, token, request) => {
+                self.coordinators.ask(self, group, token, request);
+            }
+            ShardRequest::GroupAnswer(token, reply) => {
+                self.coordinators.calls.arrived(token, reply);
             }
             ShardRequest::Offsets(_)
             | ShardRequest::Epochs(_)
@@ -291,10 +301,17 @@ impl Shard {
         join_all(calls).await;
     }
 
-    fn take_changes(&self, changes: &[Change]) {
+    fn take_changes(self: &Rc<Self>, changes: &[Change]) {
         for change in changes {
+            let deleted = match change {
+                Change::TopicDeleted(removed) => self.view.topic_by_id(removed.id),
+                _ => None,
+            };
             self.view.apply(change);
             (self.on_change)(change);
+            if let Some(topic) = deleted {
+                self.coordinators.topic_deleted(self, &topic.name);
+            }
         }
     }
 

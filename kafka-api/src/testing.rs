@@ -35,6 +35,23 @@ pub fn body(key: ApiKey, version: i16) -> Bytes {
         ApiKey::CreateTopics => create_topics(version),
         ApiKey::DeleteTopics => delete_topics(version),
         ApiKey::InitProducerId => encoded(&m::InitProducerIdRequest::default(), version),
+        ApiKey::OffsetCommit => offset_commit(version),
+        ApiKey::OffsetFetch => offset_fetch(version),
+        ApiKey::FindCoordinator => find_coordinator(version),
+        ApiKey::JoinGroup => join_group(version),
+        ApiKey::Heartbeat => heartbeat(version),
+        ApiKey::LeaveGroup => leave_group(version),
+        ApiKey::SyncGroup => sync_group(version),
+        ApiKey::DescribeGroups => encoded(
+            &m::DescribeGroupsRequest::default().with_groups(vec![s("group").into()]),
+            version,
+        ),
+        ApiKey::ListGroups => list_groups(version),
+        ApiKey::DeleteGroups => encoded(
+            &m::DeleteGroupsRequest::default().with_groups_names(vec![s("group").into()]),
+            version.min(2),
+        ),
+        ApiKey::OffsetDelete => offset_delete(version),
         ApiKey::OffsetForLeaderEpoch => offset_for_leader_epoch(version),
         ApiKey::DescribeConfigs => describe_configs(version),
         ApiKey::IncrementalAlterConfigs => incremental_alter_configs(version),
@@ -169,6 +186,150 @@ fn api_versions(version: i16) -> BytesMut {
         out.put_u8(0);
     }
     out
+}
+
+fn offset_commit(version: i16) -> BytesMut {
+    use m::offset_commit_request as r;
+    if version >= 10 {
+        // By hand: topics go by id.
+        let mut out = BytesMut::new();
+        out.put_str("group", true);
+        out.put_i32(3);
+        out.put_str("member", true);
+        out.put_nullable_str(None, true);
+        out.put_array(1, true);
+        out.put_u128(5);
+        out.put_array(1, true);
+        out.put_i32(0);
+        out.put_i64(42);
+        out.put_i32(7);
+        out.put_nullable_str(Some("here"), true);
+        out.put_slice(&[0, 0, 0]);
+        return out;
+    }
+    let part = r::OffsetCommitRequestPartition::default()
+        .with_committed_offset(42)
+        .with_committed_metadata(Some(s("here")));
+    let topic = r::OffsetCommitRequestTopic::default()
+        .with_name(s("orders").into())
+        .with_partitions(vec![part]);
+    let request = m::OffsetCommitRequest::default()
+        .with_group_id(s("group").into())
+        .with_generation_id_or_member_epoch(3)
+        .with_member_id(s("member"))
+        .with_topics(vec![topic]);
+    encoded(&request, version)
+}
+
+fn offset_fetch(version: i16) -> BytesMut {
+    use m::offset_fetch_request as r;
+    let request = m::OffsetFetchRequest::default();
+    match version {
+        ..8 => {
+            let topic = r::OffsetFetchRequestTopic::default()
+                .with_name(s("orders").into())
+                .with_partition_indexes(vec![0, 1]);
+            let request = request
+                .with_group_id(s("group").into())
+                .with_topics(Some(vec![topic]));
+            encoded(&request, version)
+        }
+        8..10 => {
+            let topic = r::OffsetFetchRequestTopics::default()
+                .with_name(s("orders").into())
+                .with_partition_indexes(vec![0, 1]);
+            let group = r::OffsetFetchRequestGroup::default()
+                .with_group_id(s("group").into())
+                .with_topics(Some(vec![topic]));
+            encoded(&request.with_groups(vec![group]), version)
+        }
+        _ => {
+            let mut out = BytesMut::new();
+            out.put_array(1, true);
+            out.put_str("group", true);
+            out.put_nullable_str(None, true);
+            out.put_i32(-1);
+            out.put_array(1, true);
+            out.put_u128(5);
+            out.put_array(2, true);
+            out.put_i32(0);
+            out.put_i32(1);
+            out.put_slice(&[0, 0, 1, 0]);
+            out
+        }
+    }
+}
+
+fn find_coordinator(version: i16) -> BytesMut {
+    let request = m::FindCoordinatorRequest::default();
+    if version >= 4 {
+        encoded(&request.with_coordinator_keys(vec![s("group")]), version)
+    } else {
+        encoded(&request.with_key(s("group")), version)
+    }
+}
+
+fn join_group(version: i16) -> BytesMut {
+    let protocol = m::join_group_request::JoinGroupRequestProtocol::default()
+        .with_name(s("range"))
+        .with_metadata(Bytes::from_static(b"\0\0\0\0\0\x01\0\x01t"));
+    let request = m::JoinGroupRequest::default()
+        .with_group_id(s("group").into())
+        .with_session_timeout_ms(10_000)
+        .with_protocol_type(s("consumer"))
+        .with_protocols(vec![protocol]);
+    encoded(&request, version)
+}
+
+fn heartbeat(version: i16) -> BytesMut {
+    let request = m::HeartbeatRequest::default()
+        .with_group_id(s("group").into())
+        .with_member_id(s("member"));
+    encoded(&request, version)
+}
+
+fn leave_group(version: i16) -> BytesMut {
+    let request = m::LeaveGroupRequest::default().with_group_id(s("group").into());
+    if version >= 3 {
+        let member = m::leave_group_request::MemberIdentity::default();
+        encoded(
+            &request.with_members(vec![member.with_member_id(s("member"))]),
+            version,
+        )
+    } else {
+        encoded(&request.with_member_id(s("member")), version)
+    }
+}
+
+fn sync_group(version: i16) -> BytesMut {
+    let assignment = m::sync_group_request::SyncGroupRequestAssignment::default()
+        .with_member_id(s("member"))
+        .with_assignment(Bytes::from_static(b"abc"));
+    let request = m::SyncGroupRequest::default()
+        .with_group_id(s("group").into())
+        .with_member_id(s("member"))
+        .with_assignments(vec![assignment]);
+    encoded(&request, version)
+}
+
+fn list_groups(version: i16) -> BytesMut {
+    let request = m::ListGroupsRequest::default();
+    if version >= 4 {
+        encoded(&request.with_states_filter(vec![s("Stable")]), version)
+    } else {
+        encoded(&request, version)
+    }
+}
+
+fn offset_delete(version: i16) -> BytesMut {
+    use m::offset_delete_request as r;
+    let topic = r::OffsetDeleteRequestTopic::default()
+        .with_name(s("orders").into())
+        .with_partitions(vec![r::OffsetDeleteRequestPartition::default()]);
+    let request = m::OffsetDeleteRequest::default()
+        .with_group_id(s("group").into())
+        .with_topics(vec![topic]);
+    encoded(&request, version)
 }
 
 fn create_topics(version: i16) -> BytesMut {

@@ -4,9 +4,9 @@
 //! advertised from 0 on, as Kafka does, because older librdkafka concludes from a higher minimum that compression and idempotence are
 //! missing (KAFKA-18659); versions 0-2 are refused like any unknown version.
 //!
-//! `kafka-protocol` describes Kafka 4.1. Three newest versions are written by hand: ApiVersions 5 (cluster id and node id behind the
-//! version 4 fields, KIP-1242), ListOffsets 11 (the same bytes as 10; timestamp -6 becomes legal, KIP-1023) and DescribeLogDirs 5 (a flag more
-//! in the answer, KIP-1066).
+//! `kafka-protocol` describes Kafka 4.1. Some newest versions are written by hand: ApiVersions 5 (cluster id and node id behind the
+//! version 4 fields, KIP-1242), ListOffsets 11 (the same bytes as 10; timestamp -6 becomes legal, KIP-1023), DescribeLogDirs 5 (a flag more
+//! in the answer, KIP-1066), OffsetCommit 10, OffsetFetch 10 and DeleteGroups 3.
 
 /// One row of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,6 +30,15 @@ pub enum ApiKey {
     Fetch = 1,
     ListOffsets = 2,
     Metadata = 3,
+    OffsetCommit = 8,
+    OffsetFetch = 9,
+    FindCoordinator = 10,
+    JoinGroup = 11,
+    Heartbeat = 12,
+    LeaveGroup = 13,
+    SyncGroup = 14,
+    DescribeGroups = 15,
+    ListGroups = 16,
     ApiVersions = 18,
     CreateTopics = 19,
     DeleteTopics = 20,
@@ -40,8 +49,10 @@ pub enum ApiKey {
     AlterConfigs = 33,
     DescribeLogDirs = 35,
     CreatePartitions = 37,
+    DeleteGroups = 42,
     ElectLeaders = 43,
     IncrementalAlterConfigs = 44,
+    OffsetDelete = 47,
     DescribeCluster = 60,
     DescribeProducers = 61,
     GetTelemetrySubscriptions = 71,
@@ -76,6 +87,15 @@ pub const TABLE: &[Api] = &[
     api(ApiKey::Fetch, 4, 18, 12),
     api(ApiKey::ListOffsets, 1, 11, 6),
     api(ApiKey::Metadata, 0, 13, 9),
+    api(ApiKey::OffsetCommit, 2, 10, 8),
+    api(ApiKey::OffsetFetch, 1, 10, 6),
+    api(ApiKey::FindCoordinator, 0, 6, 3),
+    api(ApiKey::JoinGroup, 0, 9, 6),
+    api(ApiKey::Heartbeat, 0, 4, 4),
+    api(ApiKey::LeaveGroup, 0, 5, 4),
+    api(ApiKey::SyncGroup, 0, 5, 4),
+    api(ApiKey::DescribeGroups, 0, 6, 5),
+    api(ApiKey::ListGroups, 0, 5, 3),
     api(ApiKey::ApiVersions, 0, 5, 3),
     api(ApiKey::CreateTopics, 2, 7, 5),
     api(ApiKey::DeleteTopics, 1, 6, 4),
@@ -86,8 +106,11 @@ pub const TABLE: &[Api] = &[
     api(ApiKey::AlterConfigs, 0, 2, 2),
     api(ApiKey::DescribeLogDirs, 1, 5, 2),
     api(ApiKey::CreatePartitions, 0, 3, 2),
+    api(ApiKey::DeleteGroups, 0, 3, 2),
     api(ApiKey::ElectLeaders, 0, 2, 2),
     api(ApiKey::IncrementalAlterConfigs, 0, 1, 1),
+    // Never flexible.
+    api(ApiKey::OffsetDelete, 0, 0, i16::MAX),
     api(ApiKey::DescribeCluster, 0, 2, 0),
     api(ApiKey::DescribeProducers, 0, 0, 0),
     hidden(api(ApiKey::GetTelemetrySubscriptions, 0, 0, 0)),
@@ -144,6 +167,17 @@ mod tests {
         check::<m::ListOffsetsRequest, m::ListOffsetsResponse>(ApiKey::ListOffsets, 10);
         check::<m::MetadataRequest, m::MetadataResponse>(ApiKey::Metadata, 13);
         check::<m::ApiVersionsRequest, m::ApiVersionsResponse>(ApiKey::ApiVersions, 4);
+        check::<m::OffsetCommitRequest, m::OffsetCommitResponse>(ApiKey::OffsetCommit, 9);
+        check::<m::OffsetFetchRequest, m::OffsetFetchResponse>(ApiKey::OffsetFetch, 9);
+        check::<m::FindCoordinatorRequest, m::FindCoordinatorResponse>(ApiKey::FindCoordinator, 6);
+        check::<m::JoinGroupRequest, m::JoinGroupResponse>(ApiKey::JoinGroup, 9);
+        check::<m::HeartbeatRequest, m::HeartbeatResponse>(ApiKey::Heartbeat, 4);
+        check::<m::LeaveGroupRequest, m::LeaveGroupResponse>(ApiKey::LeaveGroup, 5);
+        check::<m::SyncGroupRequest, m::SyncGroupResponse>(ApiKey::SyncGroup, 5);
+        check::<m::DescribeGroupsRequest, m::DescribeGroupsResponse>(ApiKey::DescribeGroups, 6);
+        check::<m::ListGroupsRequest, m::ListGroupsResponse>(ApiKey::ListGroups, 5);
+        check::<m::DeleteGroupsRequest, m::DeleteGroupsResponse>(ApiKey::DeleteGroups, 2);
+        check::<m::OffsetDeleteRequest, m::OffsetDeleteResponse>(ApiKey::OffsetDelete, 0);
         check::<m::CreateTopicsRequest, m::CreateTopicsResponse>(ApiKey::CreateTopics, 7);
         check::<m::DeleteTopicsRequest, m::DeleteTopicsResponse>(ApiKey::DeleteTopics, 6);
         check::<m::InitProducerIdRequest, m::InitProducerIdResponse>(ApiKey::InitProducerId, 5);

@@ -6,6 +6,8 @@ mod fuzz;
 use bytes::Bytes;
 use kafka_api::frame::{self, Frame, Request};
 use kafka_api::handlers::fetch::wire::FetchRequest;
+use kafka_api::handlers::offset_commit::OffsetCommitRequest;
+use kafka_api::handlers::offset_fetch::OffsetFetchRequest;
 use kafka_api::handlers::produce::wire::ProduceRequest;
 use kafka_api::versions::ApiKey;
 use kafka_api::{limits, schema, testing};
@@ -27,6 +29,23 @@ fn read(request: &Request) -> bool {
         ApiKey::InitProducerId => {
             schema::decode::<m::InitProducerIdRequest>(request, version).is_ok()
         }
+        ApiKey::OffsetCommit => OffsetCommitRequest::read(request).is_ok(),
+        ApiKey::OffsetFetch => OffsetFetchRequest::read(request).is_ok(),
+        ApiKey::FindCoordinator => {
+            schema::decode::<m::FindCoordinatorRequest>(request, version).is_ok()
+        }
+        ApiKey::JoinGroup => schema::decode::<m::JoinGroupRequest>(request, version).is_ok(),
+        ApiKey::Heartbeat => schema::decode::<m::HeartbeatRequest>(request, version).is_ok(),
+        ApiKey::LeaveGroup => schema::decode::<m::LeaveGroupRequest>(request, version).is_ok(),
+        ApiKey::SyncGroup => schema::decode::<m::SyncGroupRequest>(request, version).is_ok(),
+        ApiKey::DescribeGroups => {
+            schema::decode::<m::DescribeGroupsRequest>(request, version).is_ok()
+        }
+        ApiKey::ListGroups => schema::decode::<m::ListGroupsRequest>(request, version).is_ok(),
+        ApiKey::DeleteGroups => {
+            schema::decode::<m::DeleteGroupsRequest>(request, version.min(2)).is_ok()
+        }
+        ApiKey::OffsetDelete => schema::decode::<m::OffsetDeleteRequest>(request, version).is_ok(),
         ApiKey::OffsetForLeaderEpoch => {
             schema::decode::<m::OffsetForLeaderEpochRequest>(request, version).is_ok()
         }

@@ -80,6 +80,10 @@ pub async fn run(plan: Plan, own: Own) {
     let accepting = rt::spawn(Queue::Latency, async move {
         kafka.serve_connections(listener).await;
     });
+    let coordinators = rt::spawn(
+        Queue::Latency,
+        kafka_api::groups::Groups::run(shard.kafka.clone()),
+    );
     plan.serving.arrive();
 
     plan.stop.opened(at).await;
@@ -99,6 +103,7 @@ pub async fn run(plan: Plan, own: Own) {
     }
     plan.drained.arrive();
     plan.drained.opened(at).await;
+    drop(coordinators);
     if let Err(e) = shard.log.close().await {
         Fatal::new(
             Exit::Disk,

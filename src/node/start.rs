@@ -70,6 +70,10 @@ pub fn serve(settings: &Settings) -> Result<(), Fatal> {
         },
         server: ServerConfig {
             broker: broker_config(settings, kafka_addr),
+            groups: kafka_api::coordinator::Settings {
+                initial_rebalance_delay_ms: settings.group_initial_rebalance_delay_ms,
+                ..Default::default()
+            },
         },
         kafka_addr,
         serving: Gate::new(shards, shards),

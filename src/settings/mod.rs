@@ -47,6 +47,7 @@ keys! {
     "rack" "NAME" "This node's rack [default: none]";
     "auto-create-topics" "BOOL" "Create the topics that clients ask for [default: true]";
     "num-partitions" "N" "Partitions of a topic that doesn't say how many [default: 1]";
+    "group-initial-rebalance-delay" "MS" "How long an empty consumer group waits for more members, in milliseconds [default: 3000]";
     "log" "FILTER" "What is logged to stderr: off, error, warn, info, debug or trace, and so for parts: warn,engine=debug [default: info]";
 }
 
@@ -95,6 +96,7 @@ pub struct Settings {
     pub rack: Option<String>,
     pub auto_create_topics: bool,
     pub num_partitions: i32,
+    pub group_initial_rebalance_delay_ms: u64,
     pub log: String,
     /// Name, value in the file's syntax, source; in the table's order.
     shown: Vec<(&'static str, Option<String>, Source)>,

@@ -108,6 +108,12 @@ pub(super) fn settings(layer: &Layer, machine: Machine) -> Result<Settings, Sett
         || 1,
         |n| Some(n.to_string()),
     )?;
+    let group_initial_rebalance_delay_ms = r.get(
+        "group-initial-rebalance-delay",
+        |t| number(t, 0, 600_000).map(|n| n as u64),
+        || 3_000,
+        |n| Some(n.to_string()),
+    )?;
     let log = r.get(
         "log",
         log_filter::parse,
@@ -162,6 +168,7 @@ pub(super) fn settings(layer: &Layer, machine: Machine) -> Result<Settings, Sett
         rack,
         auto_create_topics,
         num_partitions,
+        group_initial_rebalance_delay_ms,
         log,
         shown: r.shown,
     })

@@ -26,6 +26,8 @@ pub struct NewTopic {
     pub assignments: Vec<(i32, Vec<NodeId>)>,
     pub configs: Vec<(String, Option<String>)>,
     pub validate_only: bool,
+    /// The broker's own: it may have settings that clients' topics can't have yet.
+    pub internal: bool,
 }
 
 /// A topic that was created, or would have been.
@@ -91,9 +93,12 @@ impl Controller {
 
     pub async fn create_topic(&self, new: NewTopic) -> Result<CreatedTopic, Refused> {
         topic_name::check(&new.name)?;
-        let configs = topic_config::check_overrides(
-            new.configs.iter().map(|(n, v)| (n.as_str(), v.as_deref())),
-        )?;
+        let own = new.configs.iter().map(|(n, v)| (n.as_str(), v.as_deref()));
+        let configs = if new.internal {
+            topic_config::check_internal(own)?
+        } else {
+            topic_config::check_overrides(own)?
+        };
         let partitions = self.read(|m| {
             m.check_name_is_free(&new.name)?;
             let partitions = self.placements(m, &new)?;

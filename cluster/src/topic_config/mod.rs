@@ -189,6 +189,22 @@ impl ConfigChange {
 pub fn check_overrides<'a>(
     configs: impl IntoIterator<Item = (&'a str, Option<&'a str>)>,
 ) -> Result<BTreeMap<String, String>, Refused> {
+    check_each(configs, accept)
+}
+
+/// The same for a topic of the broker's own: it carries its cleanup policy although nothing compacts it yet, because whoever writes it keeps it small.
+pub fn check_internal<'a>(
+    configs: impl IntoIterator<Item = (&'a str, Option<&'a str>)>,
+) -> Result<BTreeMap<String, String>, Refused> {
+    check_each(configs, |name, text| {
+        Ok(parse(known(name)?, text)?.to_string())
+    })
+}
+
+fn check_each<'a>(
+    configs: impl IntoIterator<Item = (&'a str, Option<&'a str>)>,
+    accept: impl Fn(&str, &str) -> Result<String, Refused>,
+) -> Result<BTreeMap<String, String>, Refused> {
     let mut checked = BTreeMap::new();
     for (i, (name, value)) in configs.into_iter().enumerate() {
         if i >= CONFIG_OPS {

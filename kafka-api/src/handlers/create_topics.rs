@@ -77,6 +77,7 @@ async fn create(
             .map(|c| (c.name.to_string(), c.value.as_ref().map(|v| v.to_string())))
             .collect(),
         validate_only,
+        internal: false,
     };
     match shard.ask_controller(ControllerCall::Create(new)).await {
         Some(ControllerReply::Created(result)) => {

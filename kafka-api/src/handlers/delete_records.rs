@@ -19,7 +19,7 @@ use raftgroup::{CommitWait, ProduceError};
 
 use crate::error::{ErrorCode, Malformed};
 use crate::frame::Request;
-use crate::handlers::{Answer, by_owner, produce};
+use crate::handlers::{Answer, by_owner};
 use crate::limits;
 use crate::request::{ShardReply, ShardRequest, TrimCall, TrimQuery};
 use crate::schema;
@@ -41,7 +41,9 @@ pub async fn handle(shard: &Rc<Shard>, request: &Request) -> Result<Answer, Malf
             });
             let error = match known {
                 None => ErrorCode::UnknownTopicOrPartition,
-                Some((t, ..)) if produce::INTERNAL.contains(&&*t.name) => ErrorCode::InvalidTopic,
+                Some((t, ..)) if crate::groups::topic::INTERNAL.contains(&&*t.name) => {
+                    ErrorCode::InvalidTopic
+                }
                 Some((.., p)) if !p.replicas.iter().any(|r| r.node == shard.node) => {
                     ErrorCode::NotLeaderOrFollower
                 }

@@ -23,6 +23,7 @@ use uuid::Uuid;
 
 use crate::error::{ErrorCode, Malformed};
 use crate::frame::Request;
+use crate::groups::topic as offsets;
 use crate::handlers::Answer;
 use crate::handlers::describe_cluster::CLUSTER_OPERATIONS;
 use crate::handlers::describe_topic_partitions::TOPIC_OPERATIONS;
@@ -102,11 +103,15 @@ async fn find(shard: &Rc<Shard>, name: TopicName, may_create: bool, created: &mu
         return missing(ErrorCode::UnknownTopicOrPartition);
     }
     *created += 1;
-    let new = NewTopic {
-        name: name.to_string(),
-        partitions: -1,
-        replication_factor: -1,
-        ..NewTopic::default()
+    let new = if *name.0 == *offsets::NAME {
+        offsets::new()
+    } else {
+        NewTopic {
+            name: name.to_string(),
+            partitions: -1,
+            replication_factor: -1,
+            ..NewTopic::default()
+        }
     };
     let reply = shard.ask_controller(ControllerCall::Create(new)).await;
     let error = match reply {
@@ -187,7 +192,7 @@ fn topic(told: &Told, version: i16) -> MetadataResponseTopic {
                 } else {
                     Uuid::nil()
                 })
-                .with_is_internal(topic.name.starts_with("__"))
+                .with_is_internal(offsets::INTERNAL.contains(&&*topic.name))
                 .with_partitions(partitions.collect())
         }
         Told::Missing { name, id, error } => MetadataResponseTopic::default()

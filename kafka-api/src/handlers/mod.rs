@@ -15,23 +15,34 @@ pub mod alter_configs;
 pub mod api_versions;
 pub mod create_partitions;
 pub mod create_topics;
+pub mod delete_groups;
 pub mod delete_records;
 pub mod delete_topics;
 pub mod describe_cluster;
 pub mod describe_configs;
+pub mod describe_groups;
 pub mod describe_log_dirs;
 pub mod describe_producers;
 pub mod describe_topic_partitions;
 pub mod elect_leaders;
 pub mod fetch;
+pub mod find_coordinator;
 pub mod get_telemetry_subscriptions;
+pub mod heartbeat;
 pub mod incremental_alter_configs;
 pub mod init_producer_id;
+pub mod join_group;
+pub mod leave_group;
+pub mod list_groups;
 pub mod list_offsets;
 pub mod metadata;
+pub mod offset_commit;
+pub mod offset_delete;
+pub mod offset_fetch;
 pub mod offset_for_leader_epoch;
 pub mod produce;
 pub mod push_telemetry;
+pub mod sync_group;
 
 /// An encoded answer and the memory that is held until it is written.
 #[derive(Default)]
@@ -104,6 +115,17 @@ pub async fn dispatch(shard: &Rc<Shard>, request: &Request) -> Result<Answer, Ma
         ApiKey::Produce => unreachable!("the connection begins Produce by itself"),
         ApiKey::Fetch => Box::pin(fetch::handle(shard, request)).await,
         ApiKey::ListOffsets => Box::pin(list_offsets::handle(shard, request)).await,
+        ApiKey::OffsetCommit => Box::pin(offset_commit::handle(shard, request)).await,
+        ApiKey::OffsetFetch => Box::pin(offset_fetch::handle(shard, request)).await,
+        ApiKey::FindCoordinator => Box::pin(find_coordinator::handle(shard, request)).await,
+        ApiKey::JoinGroup => Box::pin(join_group::handle(shard, request)).await,
+        ApiKey::Heartbeat => Box::pin(heartbeat::handle(shard, request)).await,
+        ApiKey::LeaveGroup => Box::pin(leave_group::handle(shard, request)).await,
+        ApiKey::SyncGroup => Box::pin(sync_group::handle(shard, request)).await,
+        ApiKey::DescribeGroups => Box::pin(describe_groups::handle(shard, request)).await,
+        ApiKey::ListGroups => Box::pin(list_groups::handle(shard, request)).await,
+        ApiKey::DeleteGroups => Box::pin(delete_groups::handle(shard, request)).await,
+        ApiKey::OffsetDelete => Box::pin(offset_delete::handle(shard, request)).await,
         ApiKey::Metadata => Box::pin(metadata::handle(shard, request)).await,
         ApiKey::ApiVersions => api_versions::handle(shard, request),
         ApiKey::CreateTopics => Box::pin(create_topics::handle(shard, request)).await,

@@ -24,6 +24,7 @@ use smallvec::SmallVec;
 
 use crate::error::{ErrorCode, Malformed};
 use crate::frame::{Request, finish};
+use crate::groups::topic::INTERNAL;
 use crate::limits;
 use crate::request::{Body, ProduceCall, ShardReply, ShardRequest};
 use crate::shard::Shard;
@@ -36,13 +37,6 @@ use wire::{Details, PartAnswer, PartData, ProduceRequest, TopicData};
 /// What a producer is told besides the code.
 const DISK_FULL: &str =
     "The broker's disk is nearly full: nothing was written; try again when there is room.";
-
-/// Topics that only the broker writes to.
-pub(crate) const INTERNAL: [&str; 3] = [
-    "__consumer_offsets",
-    "__transaction_state",
-    "__share_group_state",
-];
 
 /// A Produce request whose batches are in their logs (or refused), on the way to its answer.
 pub struct Pending {

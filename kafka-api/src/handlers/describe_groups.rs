@@ -1,0 +1,119 @@
+//! DescribeGroups, key 15, versions 0-6.
+//!
+//! A group that isn't there is Dead and no error up to version 5, GROUP_ID_NOT_FOUND from 6 on (KIP-1043). From 3 on one may ask what one may do with
+//! a group: everything, as there are no authorizations yet. From 4 on static members have their names.
+
+use std::rc::Rc;
+
+use kafka_protocol::messages::describe_groups_response::{DescribedGroup, DescribedGroupMember};
+use kafka_protocol::messages::{DescribeGroupsRequest, DescribeGroupsResponse};
+use kafka_protocol::protocol::StrBytes;
+
+use crate::coordinator::requests::Described;
+use crate::coordinator::{self, Name, Reply};
+use crate::error::{ErrorCode, Malformed};
+use crate::frame::Request;
+use crate::handlers::Answer;
+use crate::schema;
+use crate::shard::Shard;
+
+/// READ, DELETE, DESCRIBE, DESCRIBE_CONFIGS and ALTER_CONFIGS, each by its number's bit.
+const ALL_OPERATIONS: i32 = 1 << 3 | 1 << 6 | 1 << 8 | 1 << 10 | 1 << 11;
+
+pub async fn handle(shard: &Rc<Shard>, request: &Request) -> Result<Answer, Malformed> {
+    let asked: DescribeGroupsRequest = schema::decode(request, request.version)?;
+    let operations = asked
+        .include_authorized_operations
+        .then_some(ALL_OPERATIONS);
+    let mut groups = Vec::with_capacity(asked.groups.len());
+    for group in asked.groups {
+        let question = coordinator::Request::Describe(group.0.clone());
+        let result = match shard.ask_coordinator(&group.0, question).await {
+            Reply::Described(described) => Ok(*described),
+            Reply::Refused(error) => Err(error),
+            other => unreachable!("it is not answered with {other:?}"),
+        };
+        groups.push(row(group.0, result, operations, request.version));
+    }
+    let response = DescribeGroupsResponse::default().with_groups(groups);
+    Answer::encode(request, &response, request.version)
+}
+
+fn row(
+    group: Name,
+    result: Result<Described, ErrorCode>,
+    operations: Option<i32>,
+    version: i16,
+) -> DescribedGroup {
+    let row = DescribedGroup::default().with_group_id(group.clone().into());
+    let allowed = |row: DescribedGroup| match operations {
+        Some(bits) if version >= 3 => row.with_authorized_operations(bits),
+        _ => row,
+    };
+    let described = match result {
+        Ok(described) => described,
+        Err(ErrorCode::GroupIdNotFound) => {
+            let row = row.with_group_state(StrBytes::from_static_str("Dead"));
+            if version < 6 {
+                return allowed(row);
+            }
+            let message = StrBytes::from_string(format!("Group {} not found.", &*group));
+            return row
+                .with_error_code(ErrorCode::GroupIdNotFound.code())
+                .with_error_message(Some(message));
+        }
+        Err(error) => return row.with_error_code(error.code()),
+    };
+    let row = allowed(row);
+    let members = described.members.into_iter().map(|m| {
+        let member = DescribedGroupMember::default()
+            .with_member_id(m.member)
+            .with_client_id(m.client_id)
+            .with_client_host(m.client_host)
+            .with_member_metadata(m.metadata)
+            .with_member_assignment(m.assignment);
+        if version >= 4 {
+            member.with_group_instance_id(m.instance)
+        } else {
+            member
+        }
+    });
+    row.with_group_state(StrBytes::from_static_str(described.state))
+        .with_protocol_type(described.protocol_type)
+        .with_protocol_data(described.protocol)
+        .with_members(members.collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::coordinator::own;
+    use crate::coordinator::requests::DescribedMember;
+    use kafka_protocol::protocol::Encodable;
+
+    #[test]
+    fn answers_fit_every_version() {
+        for version in 0..=6 {
+            let described = Described {
+                state: "Stable",
+                protocol_type: own("consumer"),
+                protocol: own("range"),
+                members: vec![DescribedMember {
+                    member: own("m"),
+                    instance: Some(own("one")),
+                    client_id: own("c"),
+                    client_host: own("/127.0.0.1"),
+                    metadata: bytes::Bytes::from_static(b"x"),
+                    assignment: bytes::Bytes::from_static(b"y"),
+                }],
+            };
+            let missing = Err(ErrorCode::GroupIdNotFound);
+            for result in [Ok(described), missing, Err(ErrorCode::NotCoordinator)] {
+                let rows = vec![row(own("g"), result, Some(ALL_OPERATIONS), version)];
+                let response = DescribeGroupsResponse::default().with_groups(rows);
+                let mut out = bytes::BytesMut::new();
+                response.encode(&mut out, version).unwrap();
+            }
+        }
+    }
+}
