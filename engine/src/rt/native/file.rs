@@ -14,8 +14,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::ring::{Completion, Handle, Kind, Outcome, Ring};
-use super::shard;
+use super::ring::{Completion, Durable, Handle, Kind, Outcome, Ring, status};
+use super::{disk, shard};
 use crate::limits::{BLOCK_BYTES, WRITE_OUT_BYTES};
 use crate::rt::{AlignedBuf, OpenOptions};
 
@@ -49,7 +49,7 @@ impl File {
             flags |= libc::O_TRUNC;
         }
         let fd = open(&ring, path, flags).await?;
-        let handle = Rc::new(ring.handle(fd, false));
+        let handle = Rc::new(ring.handle(fd));
         Ok(File { ring, handle })
     }
 
@@ -60,7 +60,7 @@ impl File {
     pub async fn write_at(&self, pos: u64, buf: AlignedBuf) -> io::Result<AlignedBuf> {
         let kind = Kind::Write {
             pos,
-            durable: false,
+            durable: Durable::No,
         };
         give_back(
             self.ring
@@ -106,7 +106,9 @@ impl JournalFile {
     pub async fn open(path: &Path, size_if_new: u64) -> io::Result<JournalFile> {
         let ring = shard().ring.clone();
         let fd = open(&ring, path, libc::O_RDWR | libc::O_CREAT).await?;
-        let handle = Rc::new(ring.handle(fd, true));
+        let device = status(&fd)?.st_dev;
+        let durable = super::blocking(move || disk::durable(device)).await;
+        let handle = Rc::new(ring.journal_handle(fd, durable));
         let journal = JournalFile {
             ring,
             handle,
@@ -165,7 +167,7 @@ impl JournalFile {
             let n = buf.len() as u64;
             let kind = Kind::Write {
                 pos,
-                durable: false,
+                durable: Durable::No,
             };
             buf = give_back(
                 self.ring

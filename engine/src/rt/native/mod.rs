@@ -17,6 +17,7 @@ use rand::{RngCore, SeedableRng};
 
 use super::Instant;
 
+mod disk;
 mod exec;
 mod file;
 pub mod fs;

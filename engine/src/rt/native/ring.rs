@@ -1,6 +1,6 @@
 //! A shard's io_uring ring: its files, its sockets' readiness, and its sleep.
 //!
-//! SINGLE_ISSUER, DEFER_TASKRUN and TASKRUN_FLAG, journal files registered, journal writes with RWF_DSYNC: measured, this has the shortest tail. The kernel runs its part of
+//! SINGLE_ISSUER, DEFER_TASKRUN and TASKRUN_FLAG, journal files registered: measured, this has the shortest tail. A journal write is synced by itself (RWF_DSYNC) or by a sync behind it, see [`Durable`]. The kernel runs its part of
 //! a completion when we enter it, and says by a flag that there is something to run; the executor looks at that flag each turn and in its spins.
 //! Entries are submitted together, at the end of a turn; journal writes at once.
 //!
@@ -88,7 +88,23 @@ impl Event {
 pub struct Handle {
     fd: OwnedFd,
     slot: Option<u32>,
+    /// How its journal writes become durable.
+    durable: Durable,
     ring: Weak<Ring>,
+}
+
+/// How a write becomes durable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Durable {
+    /// Not by itself.
+    No,
+    /// With RWF_DSYNC: for disks that need no flush, or write through on request (FUA).
+    WithIt,
+    /// By a sync behind it. A flush that belongs to a write is made by a kernel worker on the core where the disk's interrupts arrive, and waits there for
+    /// whoever computes (docs/measured.md); one that is asked for by itself is made by a worker of this ring, on this shard's core.
+    Behind,
+    /// The same, and the bytes are written.
+    Syncing,
 }
 
 pub enum Kind {
@@ -97,7 +113,7 @@ pub enum Kind {
     },
     Write {
         pos: u64,
-        durable: bool,
+        durable: Durable,
     },
     Sync,
     Allocate {
@@ -167,9 +183,16 @@ impl Ring {
         Ok(Rc::new(ring))
     }
 
-    pub fn handle(self: &Rc<Self>, fd: OwnedFd, register: bool) -> Handle {
+    pub fn handle(self: &Rc<Self>, fd: OwnedFd) -> Handle {
+        self.journal_handle(fd, Durable::No)
+    }
+
+    /// A file for [`Ring::journal_write`], registered if there is room.
+    pub fn journal_handle(self: &Rc<Self>, fd: OwnedFd, durable: Durable) -> Handle {
         let mut slot = None;
-        if register && let Some(s) = self.slots.borrow_mut().pop() {
+        if durable != Durable::No
+            && let Some(s) = self.slots.borrow_mut().pop()
+        {
             let ring = self.ring.borrow();
             match ring.submitter().register_files_update(s, &[fd.as_raw_fd()]) {
                 Ok(_) => slot = Some(s),
@@ -179,6 +202,7 @@ impl Ring {
         Handle {
             fd,
             slot,
+            durable,
             ring: Rc::downgrade(self),
         }
     }
@@ -218,9 +242,13 @@ impl Ring {
             "the log bounds its commits in flight"
         );
         self.commits.set(self.commits.get() + 1);
-        let slot = file.slot;
+        assert!(
+            file.durable != Durable::No,
+            "journal writes go to a journal's handle"
+        );
+        let (slot, durable) = (file.slot, file.durable);
         let completion = self.start(Op {
-            kind: Kind::Write { pos, durable: true },
+            kind: Kind::Write { pos, durable },
             file: Some(file),
             slot,
             buf: Some(buf),
@@ -445,14 +473,19 @@ impl Handle {
 
     /// The file's length in bytes. The inode of an open file is in memory: this doesn't block.
     pub fn len(&self) -> io::Result<u64> {
-        // SAFETY: all-zero is a valid stat.
-        let mut stat: libc::stat = unsafe { std::mem::zeroed() };
-        // SAFETY: writes one stat, which is ours.
-        if unsafe { libc::fstat(self.fd.as_raw_fd(), &mut stat) } != 0 {
-            return Err(io::Error::last_os_error());
-        }
-        Ok(stat.st_size as u64)
+        status(&self.fd).map(|s| s.st_size as u64)
     }
+}
+
+/// fstat.
+pub fn status(fd: &OwnedFd) -> io::Result<libc::stat> {
+    // SAFETY: all-zero is a valid stat.
+    let mut stat: libc::stat = unsafe { std::mem::zeroed() };
+    // SAFETY: writes one stat, which is ours.
+    if unsafe { libc::fstat(fd.as_raw_fd(), &mut stat) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(stat)
 }
 
 impl AsFd for Handle {
@@ -527,7 +560,7 @@ fn is_at_disk(kind: &Kind) -> bool {
 }
 
 fn is_durable(kind: &Kind) -> bool {
-    matches!(kind, Kind::Write { durable: true, .. })
+    matches!(kind, Kind::Write { durable, .. } if *durable != Durable::No)
 }
 
 /// A ring with the flags that measured best, or without those that an older kernel doesn't know.
@@ -569,10 +602,17 @@ fn entry(op: &mut Op) -> squeue::Entry {
                     .build(),
             }
         }
+        Kind::Write {
+            durable: Durable::Syncing,
+            ..
+        } => sync(fd, slot),
         Kind::Write { pos, durable } => {
             let (start, len) = rest(&mut op.buf);
             let offset = pos + done as u64;
-            let flags = if *durable { libc::RWF_DSYNC } else { 0 };
+            let flags = match durable {
+                Durable::WithIt => libc::RWF_DSYNC,
+                _ => 0,
+            };
             match slot {
                 Some(s) => opcode::Write::new(types::Fixed(s), start, len)
                     .offset(offset)
@@ -584,9 +624,7 @@ fn entry(op: &mut Op) -> squeue::Entry {
                     .build(),
             }
         }
-        Kind::Sync => opcode::Fsync::new(types::Fd(fd))
-            .flags(types::FsyncFlags::DATASYNC)
-            .build(),
+        Kind::Sync => sync(fd, None),
         Kind::Allocate { pos, len } => opcode::Fallocate::new(types::Fd(fd), *len)
             .offset(*pos)
             .build(),
@@ -601,6 +639,14 @@ fn entry(op: &mut Op) -> squeue::Entry {
     }
 }
 
+fn sync(fd: i32, slot: Option<u32>) -> squeue::Entry {
+    let entry = match slot {
+        Some(s) => opcode::Fsync::new(types::Fixed(s)),
+        None => opcode::Fsync::new(types::Fd(fd)),
+    };
+    entry.flags(types::FsyncFlags::DATASYNC).build()
+}
+
 /// What a completion means for its operation. `None`: a part is done, the rest is to be pushed.
 fn outcome(op: &mut Op, result: i32) -> Option<io::Result<Outcome>> {
     if result < 0 {
@@ -613,18 +659,29 @@ fn outcome(op: &mut Op, result: i32) -> Option<io::Result<Outcome>> {
     }
     let n = result as usize;
     let wanted = op.buf.as_ref().map_or(0, |b| b.len());
-    match op.kind {
+    match &mut op.kind {
         Kind::Read { .. } => {
             op.done += n;
             let ended = n == 0 || op.done >= wanted || !op.done.is_multiple_of(BLOCK_BYTES);
             ended.then_some(Ok(Outcome::Bytes(op.done)))
         }
-        Kind::Write { .. } => {
+        Kind::Write {
+            durable: Durable::Syncing,
+            ..
+        } => Some(Ok(Outcome::Bytes(op.done))),
+        Kind::Write { durable, .. } => {
             op.done += n;
             if n == 0 || (op.done < wanted && !op.done.is_multiple_of(BLOCK_BYTES)) {
                 return Some(Err(io::ErrorKind::WriteZero.into()));
             }
-            (op.done >= wanted).then_some(Ok(Outcome::Bytes(op.done)))
+            if op.done < wanted {
+                return None;
+            }
+            if *durable == Durable::Behind {
+                *durable = Durable::Syncing;
+                return None;
+            }
+            Some(Ok(Outcome::Bytes(op.done)))
         }
         Kind::Open { .. } => {
             // SAFETY: the kernel has just opened it for us; nobody else has it.
