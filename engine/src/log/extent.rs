@@ -254,11 +254,11 @@ impl ReplicaLog {
             return Err(LogError::Removed);
         }
         let written = self.write_extent(batch).await;
-        // Its files may have gone while it was written: that is no failure of the disk.
-        match written {
-            Err(_) if self.state.borrow().removed => Err(LogError::Removed),
-            other => other,
+        // Its files may have gone while it was written: that is no failure of the disk. If they are still there they go soon.
+        if self.state.borrow().removed {
+            return Err(LogError::Removed);
         }
+        written
     }
 
     async fn write_extent(&self, batch: &Batch) -> Result<Extent, LogError> {
