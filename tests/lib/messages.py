@@ -1,5 +1,6 @@
 """Every message of the Kafka protocol in every version, from the schemas that Apache Kafka ships inside its own kafka-clients jar (which
 `tests/peer/kafka-peer install` fetches): requests and answers as plain dictionaries, for what no client would send.
+A schema is read when it is first used.
 
     kafka = messages.Connection(port)
     answer = kafka.call("DescribeCluster", 1, {"EndpointType": 1})
@@ -7,6 +8,7 @@
 Fields that a request leaves out have their schema's default; a field that the version doesn't have is left out of the bytes.
 """
 
+import functools
 import glob
 import json
 import os
@@ -25,21 +27,13 @@ def _jar():
     return sorted(glob.glob(home + "/libs/kafka-clients-*.jar"))[-1]
 
 
-def load():
-    """Request and response schemas by name, e.g. "FetchRequest"."""
-    found = {}
+@functools.cache
+def load(name):
+    """The schema of a request or response by its name, e.g. "FetchRequest"."""
     with zipfile.ZipFile(_jar()) as jar:
-        for entry in jar.namelist():
-            if entry.startswith("common/message/") and entry.endswith(".json"):
-                text = "\n".join(re.sub(r"^\s*//.*$", "", line) for line in jar.read(entry).decode().splitlines())
-                text = re.sub(r"\s//\s.*$", "", text, flags=re.M)
-                schema = json.loads(text)
-                found[schema["name"]] = schema
-    return found
-
-
-SCHEMAS = load()
-KEYS = {s["name"].removesuffix("Request"): s["apiKey"] for s in SCHEMAS.values() if s["type"] == "request"}
+        text = jar.read(f"common/message/{name}.json").decode()
+    text = re.sub(r"^\s*//.*$", "", text, flags=re.M)
+    return json.loads(re.sub(r"\s//\s.*$", "", text, flags=re.M))
 
 
 def within(versions, version):
@@ -141,8 +135,8 @@ class _Reader(_Codec):
         self.data, self.at = data, 0
 
     def bytes(self, size):
-        if self.at + size > len(self.data):
-            raise ValueError("the answer ends early")
+        if not 0 <= size <= len(self.data) - self.at:
+            raise ValueError(f"{size} bytes of {len(self.data) - self.at}")
         self.at += size
         return self.data[self.at - size:self.at]
 
@@ -193,21 +187,24 @@ class _Reader(_Codec):
         if self.flexible:
             for _ in range(self.varint()):
                 tag, size = self.varint(), self.varint()
+                end = self.at + size
                 if tag in tagged:
                     values[tagged[tag]["name"]] = self.value(tagged[tag])
                 else:
                     values[f"tag {tag}"] = self.bytes(size)
+                if self.at != end:
+                    raise ValueError(f"tag {tag} isn't as long as it says")
         return values
 
 
 def encode(name, version, values):
-    schema = SCHEMAS[name]
+    schema = load(name)
     return _Writer(schema, version).struct(schema["fields"], values)
 
 
 def decode(name, version, data):
     """A message that must fill `data` to its end."""
-    schema = SCHEMAS[name]
+    schema = load(name)
     reader = _Reader(schema, version, data)
     values = reader.struct(schema["fields"])
     if reader.at != len(data):
@@ -217,7 +214,7 @@ def decode(name, version, data):
 
 def valid_versions(name):
     """First and last version of an API in the schemas."""
-    low, _, high = SCHEMAS[name + "Request"]["validVersions"].partition("-")
+    low, _, high = load(name + "Request")["validVersions"].partition("-")
     return int(low), int(high or low)
 
 
@@ -237,10 +234,10 @@ class Connection:
         self.socket.close()
 
     def send(self, name, version, values):
-        schema = SCHEMAS[name + "Request"]
+        schema = load(name + "Request")
         self.number += 1
         client = self.client.encode()
-        head = struct.pack(">hhih", KEYS[name], version, self.number, len(client)) + client
+        head = struct.pack(">hhih", schema["apiKey"], version, self.number, len(client)) + client
         if within(schema.get("flexibleVersions"), version):
             head += b"\0"
         frame = head + encode(name + "Request", version, values)
@@ -250,7 +247,9 @@ class Connection:
         size = struct.unpack(">i", self._exactly(4))[0]
         data = self._exactly(size)
         assert struct.unpack(">i", data[:4])[0] == self.number, "an answer to another request"
-        tagged = within(SCHEMAS[name + "Request"].get("flexibleVersions"), version) and name != "ApiVersions"
+        tagged = within(load(name + "Response").get("flexibleVersions"), version) and name != "ApiVersions"
+        if tagged and data[4:5] != b"\0":
+            raise ValueError("tags in the header of an answer")
         return decode(name + "Response", version, data[5 if tagged else 4:])
 
     def call(self, name, version, values=None):
