@@ -212,12 +212,6 @@ def decode(name, version, data):
     return values
 
 
-def valid_versions(name):
-    """First and last version of an API in the schemas."""
-    low, _, high = load(name + "Request")["validVersions"].partition("-")
-    return int(low), int(high or low)
-
-
 class Connection:
     def __init__(self, port, host="127.0.0.1", client="proof", timeout=30):
         self.socket = socket.create_connection((host, port), timeout)
