@@ -257,7 +257,7 @@ impl<S: Store> Machine<S> {
         &mut self,
         header: &BatchHeader,
         now_ms: i64,
-        room: impl FnOnce() -> Result<(), ProduceError>,
+        room: impl FnOnce(Option<&Stamp>) -> Result<(), ProduceError>,
         make: impl FnOnce(Offset, LeaderEpoch) -> (EntryKind, Bytes),
     ) -> Result<Taken, ProduceError> {
         if let Some(taken) = self.taken_before(header)? {
@@ -272,7 +272,7 @@ impl<S: Store> Machine<S> {
         if !self.has_room() {
             return Err(ProduceError::Overloaded);
         }
-        room()?;
+        room(self.begins(header).as_ref())?;
         let (kind, bytes) = make(base_offset, self.leader_epoch());
         let data_bytes = bytes.len();
         let index = self.propose(kind, bytes)?;
@@ -286,6 +286,11 @@ impl<S: Store> Machine<S> {
         })
     }
 
+    /// The stamp of a batch whose producer nothing is known of: any sequence would begin it.
+    pub fn begins(&self, header: &BatchHeader) -> Option<Stamp> {
+        Stamp::of(header).filter(|s| !self.state.producers.knows(s.id))
+    }
+
     #[cfg(test)]
     pub fn produce_batch(
         &mut self,
@@ -293,7 +298,7 @@ impl<S: Store> Machine<S> {
         now_ms: i64,
         room: bool,
     ) -> Result<Taken, ProduceError> {
-        let room = || room.then_some(()).ok_or(ProduceError::Overloaded);
+        let room = |_: Option<&Stamp>| room.then_some(()).ok_or(ProduceError::Overloaded);
         self.produce(&batch.header, now_ms, room, |base_offset, epoch| {
             (EntryKind::Batch, batch.stamped(base_offset, epoch))
         })

@@ -134,12 +134,12 @@ impl Group {
         let taken = self.machine.borrow_mut().produce(
             &batch.header,
             now_ms,
-            || {
+            |begins| {
                 // It would wait for room that never comes.
                 if batch.bytes.len() > self.bell.largest_entry() {
                     return Err(ProduceError::TooLarge);
                 }
-                self.room(&batch.header, now_ms)
+                self.room(begins, now_ms)
             },
             |base_offset, epoch| (EntryKind::Batch, batch.stamped(base_offset, epoch)),
         );
@@ -159,12 +159,12 @@ impl Group {
         let taken = self.machine.borrow_mut().produce(
             &header,
             now_ms,
-            || {
+            |begins| {
                 // Trimmed while it waited, with its file: the client sends the batch again.
                 if !self.log.has_extent(&extent) {
                     return Err(ProduceError::Overloaded);
                 }
-                self.room(&header, now_ms)
+                self.room(begins, now_ms)
             },
             |base_offset, epoch| {
                 let stamped = extent.stamped(base_offset, epoch);
@@ -188,7 +188,8 @@ impl Group {
         self.usable()?;
         let mut taken = self.machine.borrow().taken_before(&batch.header);
         if let Ok(None) = taken {
-            taken = self.room(&batch.header, now_ms).map(|()| None);
+            let begins = self.machine.borrow().begins(&batch.header);
+            taken = self.room(begins.as_ref(), now_ms).map(|()| None);
         }
         if taken
             .map_err(|e| self.refusal(e, &batch.header, now_ms))?
@@ -235,10 +236,10 @@ impl Group {
         e
     }
 
-    /// Asked only for what isn't written already: repeats are answered on a full disk as well.
-    fn room(&self, header: &BatchHeader, now_ms: i64) -> Result<(), ProduceError> {
-        let stamp = Stamp::of(header);
-        if let Some(why) = stamp.and_then(|s| self.held.borrow().behind(&s, now_ms)) {
+    /// Asked only for what isn't written already: repeats are answered on a full disk as well. `begins`: the batch would be its producer's first here, unless
+    /// one before it was refused. (Of a known producer nothing is missing before a batch that is in order.)
+    fn room(&self, begins: Option<&Stamp>, now_ms: i64) -> Result<(), ProduceError> {
+        if let Some(why) = begins.and_then(|s| self.held.borrow().behind(s, now_ms)) {
             return Err(why);
         }
         if self.bell.disk_is_full() {

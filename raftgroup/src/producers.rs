@@ -194,6 +194,11 @@ impl Producers {
         }
     }
 
+    /// Whether the producer has written here: its next batch then has a sequence that it must have.
+    pub fn knows(&self, id: i64) -> bool {
+        self.table.get(&id).is_some_and(|p| p.newest().is_some())
+    }
+
     /// Adds the batch of the entry at `index` to the overlay. No check is made: entries of a leader's log are facts.
     pub fn push(&mut self, index: RaftIndex, stamp: &Stamp, base_offset: Offset, now_ms: i64) {
         if self.table.len() >= self.limit && !self.table.contains_key(&stamp.id) {
