@@ -6,10 +6,13 @@
     reason = "the test hands recovered parts from one thread to the others, and makes its own directories"
 )]
 
+use std::future::{Future, poll_fn};
 use std::path::{Path, PathBuf};
+use std::pin::pin;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{Arc, Mutex};
+use std::task::Poll;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -276,15 +279,19 @@ impl Shard {
                 ));
             }
             Do::RemoveUnderExtent => {
-                let r = self.replicas[0].clone();
-                let putting = rt::spawn(rt::Queue::Latency, async move {
-                    let batch = testing::batch(10, 4_000, None);
-                    r.put_extent(&batch).await
-                });
-                // It has begun, and waits for the disk.
-                rt::yield_now().await;
-                self.log.remove(self.replicas[0].id());
-                let gone = putting.await;
+                let r = &self.replicas[0];
+                let batch = testing::batch(10, 4_000, None);
+                // Polled by hand: of a disk that answers later nothing is seen before the replica has gone. One that answers at once, as it may, is asked again.
+                let gone = loop {
+                    let mut putting = pin!(r.put_extent(&batch));
+                    match poll_fn(|cx| Poll::Ready(putting.as_mut().poll(cx))).await {
+                        Poll::Pending => {
+                            self.log.remove(r.id());
+                            break putting.await;
+                        }
+                        Poll::Ready(answer) => assert!(answer.is_err(), "{answer:?}"),
+                    }
+                };
                 assert!(matches!(gone, Err(LogError::Removed)), "{gone:?}");
             }
             Do::RemoveSecond => {
