@@ -132,10 +132,14 @@ mod tests {
             let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
             statm.split(' ').nth(1).unwrap().parse::<u64>().unwrap() * 4096
         };
-        let before = resident();
-        let block = vec![1u8; 256 << 20];
-        assert!(resident() > before + (200 << 20));
-        drop(block);
-        assert!(resident() < before + (100 << 20));
+        // Other tests of this process take and give memory meanwhile: one turn that they don't disturb is enough.
+        let undisturbed = (0..20).any(|_| {
+            let before = resident();
+            let block = vec![1u8; 256 << 20];
+            let with = resident();
+            drop(block);
+            with > before + (200 << 20) && resident() < before + (100 << 20)
+        });
+        assert!(undisturbed, "256 MiB stay resident after they were freed");
     }
 }
