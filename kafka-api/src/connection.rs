@@ -481,6 +481,10 @@ async fn read_large(
             frame.reserve(length);
             frame.extend_from_slice(&begun);
         }
+        if class == MemoryClass::LargeFrames && frame.len() < leased {
+            let room = leased - frame.len();
+            frame = rt::populate(frame, room).await;
+        }
         connection.missing.set((class, length - frame.len()));
         if full {
             rt::yield_if_needed().await;

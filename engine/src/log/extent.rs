@@ -151,7 +151,8 @@ pub(crate) struct ActiveExtents {
 #[derive(Default)]
 pub(crate) struct ExtentFiles {
     pub files: Vec<ExtentFile>,
-    active: Option<ActiveExtents>,
+    /// In a box: most replicas have none.
+    active: Option<Box<ActiveExtents>>,
     made: u64,
 }
 
@@ -204,16 +205,16 @@ impl ReplicaState {
                 number: x.made,
             };
             x.made += 1;
-            x.active = Some(ActiveExtents {
+            x.active = Some(Box::new(ActiveExtents {
                 id,
                 end: 0,
                 named: Rc::default(),
-            });
+            }));
         }
         let active = x.active.as_mut().expect("one is there now");
         let position = active.end;
         active.end += bytes.next_multiple_of(BLOCK_BYTES as u64);
-        let active = active.clone();
+        let active = ActiveExtents::clone(active);
         x.note(active.id, index);
         self.frame_dirty = true;
         (active, position)

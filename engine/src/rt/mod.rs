@@ -19,6 +19,8 @@ use std::pin::{Pin, pin};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use bytes::BytesMut;
+
 use crate::types::ShardId;
 
 mod buf;
@@ -152,6 +154,12 @@ pub async fn yield_if_needed() {
 /// Runs blocking code on a helper thread of the shard. For seldom things; in the simulation it runs at once.
 pub async fn blocking<T: Send + 'static>(f: impl FnOnce() -> T + Send + 'static) -> T {
     imp::blocking(f).await
+}
+
+/// Has memory made for the next `bytes` of room in `buffer`, on a helper thread, so that the shard doesn't wait for it at the first touch: a large page is
+/// cleared whole then, which takes 0.1 ms, and several where a hypervisor has to find the memory first (docs/measured.md).
+pub async fn populate(buffer: BytesMut, bytes: usize) -> BytesMut {
+    imp::populate(buffer, bytes).await
 }
 
 /// Polls that a consumer of rings makes before it sleeps: about 20 µs' worth on a pinned shard, none where spinning is not wanted.

@@ -1,6 +1,6 @@
 //! A shard's helper threads, for what can only be done by blocking: names of files, truncation, the last close of a file.
 //!
-//! Started with the first such thing. They run on any CPU that the process may use, not on the shard's. Bound: what tasks wait for.
+//! `unsafe`: one system call. Started with the first such thing. They run on any CPU that the process may use, not on the shard's. Bound: what tasks wait for.
 
 #![allow(
     clippy::disallowed_types,
@@ -13,12 +13,15 @@ use std::sync::{Arc, Mutex};
 use std::task::Poll;
 
 use atomic_waker::AtomicWaker;
+use bytes::BytesMut;
 
 use super::launch::Affinity;
 use super::shard;
 
 /// Threads per shard.
 const HELPERS: usize = 2;
+/// What memory is mapped in, in bytes, if not in more.
+const PAGE_BYTES: usize = 4096;
 
 type Job = Box<dyn FnOnce() + Send>;
 
@@ -89,5 +92,63 @@ struct WakeLast(Arc<AtomicWaker>);
 impl Drop for WakeLast {
     fn drop(&mut self) {
         self.0.wake();
+    }
+}
+
+/// Linux before 5.14 doesn't know the request: then the memory is made at the first touch after all.
+pub async fn populate(mut buffer: BytesMut, bytes: usize) -> BytesMut {
+    blocking(move || {
+        let room = buffer.spare_capacity_mut();
+        let length = bytes.min(room.len());
+        let before = room.as_ptr().addr() % PAGE_BYTES;
+        let start = room.as_mut_ptr().cast::<u8>().wrapping_sub(before);
+        // SAFETY: whole pages of memory that this process may write, at least a byte of each ours; their content stays.
+        unsafe { libc::madvise(start.cast(), before + length, libc::MADV_POPULATE_WRITE) };
+        buffer
+    })
+    .await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rt::{self, Launch};
+
+    /// Pages of `bytes` from `at` on that are in memory.
+    fn resident(at: usize, bytes: usize) -> usize {
+        let start = at.next_multiple_of(PAGE_BYTES);
+        let mut pages = vec![0u8; (at + bytes - start) / PAGE_BYTES];
+        let length = pages.len() * PAGE_BYTES;
+        // SAFETY: writes a byte for each page, which are ours.
+        let done = unsafe { libc::mincore(start as *mut _, length, pages.as_mut_ptr()) };
+        assert_eq!(done, 0);
+        pages.iter().filter(|p| **p & 1 == 1).count()
+    }
+
+    #[test]
+    fn memory_is_made_before_it_is_touched() {
+        let l = Launch {
+            shards: 1,
+            overprovisioned: true,
+            cpus: None,
+            seed: None,
+        };
+        rt::launch(l, |_| async {
+            let mut buffer = BytesMut::with_capacity(32 << 20);
+            buffer.extend_from_slice(&[7; 10_000]);
+            let at = buffer.as_ptr().addr();
+            assert!(
+                resident(at, 32 << 20) < 4096,
+                "more than half is there already"
+            );
+            let mut buffer = rt::populate(buffer, 24 << 20).await;
+            assert!(resident(at, 24 << 20) >= 24 * 256 - 1);
+            assert!(buffer.iter().all(|b| *b == 7) && buffer.len() == 10_000);
+            // More than there is room for.
+            buffer = rt::populate(buffer, 64 << 20).await;
+            assert_eq!(resident(at, 32 << 20), 32 * 256 - 1);
+            assert_eq!((buffer.as_ptr().addr(), buffer.len()), (at, 10_000));
+        })
+        .unwrap();
     }
 }

@@ -28,7 +28,7 @@ mod ring;
 
 pub use exec::{Task, sleep, spawn, yield_if_needed};
 pub use file::{File, JournalFile, JournalWrite};
-pub use helpers::blocking;
+pub use helpers::{blocking, populate};
 pub use launch::launch;
 pub use net::{TcpListener, TcpStream, check_port_free};
 

@@ -26,6 +26,7 @@ use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
 
+use bytes::BytesMut;
 use rand::rngs::SmallRng;
 use rand::{Rng, RngCore, SeedableRng};
 
@@ -414,6 +415,10 @@ pub fn random_u64() -> u64 {
 
 pub async fn yield_now() {
     futures_lite::future::yield_now().await;
+}
+
+pub async fn populate(buffer: BytesMut, _bytes: usize) -> BytesMut {
+    blocking(|| buffer).await
 }
 
 pub async fn blocking<T: Send + 'static>(f: impl FnOnce() -> T + Send + 'static) -> T {
