@@ -10,7 +10,6 @@ import struct
 import time
 
 PRODUCE, FETCH, LIST_OFFSETS, METADATA, CREATE_TOPICS, API_VERSIONS = 0, 1, 2, 3, 19, 18
-FIND_COORDINATOR = 10
 
 
 class Reader:
