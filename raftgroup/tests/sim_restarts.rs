@@ -81,14 +81,15 @@ async fn start(memory: u64, acked: &Acked, may_fail: bool) -> Option<(ShardLog, 
             .await
             .unwrap_or_else(|_| panic!("group {n} is elected, pressure {}", log.pressure()));
     }
-    for (n, id, offset) in acked.borrow().iter() {
-        let g = &mine[*n as usize];
-        let read = g.log().read_whole(*offset, 1, g.high_watermark()).await;
+    let promised = acked.borrow().clone();
+    for (n, id, offset) in promised {
+        let g = &mine[n as usize];
+        let read = g.log().read_whole(offset, 1, g.high_watermark()).await;
         let batches = read.expect("readable").expect("in range");
         let batch = Batch::check(batches[0].clone()).expect("sound");
         assert_eq!(
             (id_of(&batch.bytes), batch.header.base_offset),
-            (*id, *offset)
+            (id, offset)
         );
     }
     Some((log, mine))
