@@ -274,15 +274,16 @@ fn served(outside: &Outside, n: i32) {
 async fn round(node: &Node, mine: &mut BTreeMap<i32, Rc<Group>>, outside: &Rc<Outside>) {
     let mut waits = Vec::new();
     for (n, g) in mine.iter_mut() {
-        if matches!(way(*n), Way::Replaced | Way::Everything) && rt::random_u64() % 25 == 0 {
+        if matches!(way(*n), Way::Replaced | Way::Everything) && rt::random_u64().is_multiple_of(25)
+        {
             replace(node, outside, *n, g);
         }
         produce_some(g, outside, *n, &mut waits).await;
-        if rt::random_u64() % 6 == 0 {
+        if rt::random_u64().is_multiple_of(6) {
             trim(g, outside, *n).await;
         }
     }
-    if rt::random_u64() % 4 == 0 {
+    if rt::random_u64().is_multiple_of(4) {
         node.groups.retain_now();
     }
     for (n, replica, id, records, w) in waits {
@@ -313,7 +314,7 @@ async fn round(node: &Node, mine: &mut BTreeMap<i32, Rc<Group>>, outside: &Rc<Ou
             outside.count(|c| c.moved_starts += 1);
         }
     }
-    if rt::random_u64() % 3 == 0 {
+    if rt::random_u64().is_multiple_of(3) {
         rt::sleep(Duration::from_millis(rt::random_u64() % 60)).await;
     }
 }
@@ -333,7 +334,7 @@ async fn produce_some(g: &Rc<Group>, outside: &Rc<Outside>, n: i32, waits: &mut 
         };
         let records = 1 + (rt::random_u64() % 3) as i32;
         let batch = numbered(id, records, bytes as usize);
-        let extent = rt::random_u64() % 12 == 0;
+        let extent = rt::random_u64().is_multiple_of(12);
         outside.count(|c| c.extents += u64::from(extent));
         match produce(g, batch, extent).await {
             Ok(Produced::Wait(w)) => waits.push((n, g.replica(), id, i64::from(records), w)),
@@ -380,7 +381,7 @@ async fn trim(g: &Group, outside: &Outside, n: i32) {
         .proposed
         .insert(to);
     outside.count(|c| c.trims += 1);
-    if rt::random_u64() % 2 == 0 {
+    if rt::random_u64().is_multiple_of(2) {
         return; // Not waited for.
     }
     match rt::timeout(PATIENCE, wait).await.expect("an answer comes") {
@@ -549,7 +550,7 @@ fn run_seed(seed: u64) -> (Counts, Faults, u64) {
     let world = World::new(
         seed,
         SimConfig {
-            new_journal_bytes: if seed % 3 == 0 {
+            new_journal_bytes: if seed.is_multiple_of(3) {
                 u64::MAX
             } else {
                 SMALL_JOURNAL_BYTES

@@ -105,14 +105,14 @@ async fn shard_main(id: ShardId, plan: Plan) {
     if !plan.check_only {
         for _ in 0..plan.rounds {
             let journals = outside.served.borrow().len() == usize::from(plan.shards);
-            if plan.tight && journals && rt::random_u64() % 6 == 0 {
+            if plan.tight && journals && rt::random_u64().is_multiple_of(6) {
                 squeeze(rt::random_u64());
             }
             round(&mine, &outside).await;
         }
         if plan.tight {
             World::current().configure(|c| c.disk_bytes = None);
-            resume(&log, &mine, &outside).await;
+            resume(log, &mine, &outside).await;
         }
     }
     // As in a node: logs close when no shard takes anything any more.
@@ -178,7 +178,7 @@ async fn round(mine: &[(i32, Rc<Group>)], outside: &Rc<Outside>) {
                 k.next_id += 1;
                 k.next_id
             };
-            let large = rt::random_u64() % 8 == 0;
+            let large = rt::random_u64().is_multiple_of(8);
             let bytes = if large {
                 rt::random_u64() % 9000
             } else {
@@ -186,7 +186,7 @@ async fn round(mine: &[(i32, Rc<Group>)], outside: &Rc<Outside>) {
             };
             let records = 1 + (rt::random_u64() % 3) as i32;
             let batch = numbered(id, records, bytes as usize);
-            let extent = rt::random_u64() % 12 == 0;
+            let extent = rt::random_u64().is_multiple_of(12);
             outside
                 .extents
                 .set(outside.extents.get() + u64::from(extent));
@@ -218,7 +218,7 @@ async fn round(mine: &[(i32, Rc<Group>)], outside: &Rc<Outside>) {
             .acknowledged
             .insert(id, a.base_offset);
     }
-    if rt::random_u64() % 3 == 0 {
+    if rt::random_u64().is_multiple_of(3) {
         rt::sleep(Duration::from_millis(rt::random_u64() % 30)).await;
     }
 }
