@@ -58,8 +58,12 @@ def record(broker, seconds, folder):
                     if delta["writes"] else ""))
     found.append(f"the machine's CPUs: {delta['idle'] / max(delta['all'], 1):.0%} idle, "
                  f"{delta['steal'] / max(delta['all'], 1):.0%} taken by its host")
-    kinds = collections.Counter(kind(stack) for stack in stacks)
-    found += [f"{count / len(stacks):.0%} {name}" for name, count in kinds.most_common() if count * 100 > len(stacks)]
+    kinds = collections.defaultdict(list)
+    for stack in stacks:
+        kinds[kind(stack)].append(stack)
+    for name, those in sorted(kinds.items(), key=lambda one: -len(one[1])):
+        if len(those) * 100 > len(stacks):
+            found.append(f"{len(those) / len(stacks):.0%} {name}" + called_from(those))
     tops = collections.Counter(stack[0][0] for stack in stacks)
     return found + ["functions: " + ", ".join(f"`{short(name)}` {count / len(stacks):.1%}"
                                               for name, count in tops.most_common(12))]
@@ -80,6 +84,13 @@ def kind(stack):
         if any(kernel and re.match(pattern, symbol) for symbol, kernel in stack):
             return name
     return "in the kernel: the rest" if stack[0][1] else "in Tailrace's own code and its libraries"
+
+
+def called_from(stacks):
+    """The functions outside of the kernel that samples in it come from; frame pointers aren't needed for the first."""
+    outside = collections.Counter(own for stack in stacks if stack[0][1]
+                                  for own in [symbol for symbol, kernel in stack if not kernel][:1])
+    return ", asked by " + ", ".join(f"`{short(name)}`" for name, _ in outside.most_common(3)) if outside else ""
 
 
 def short(symbol):
