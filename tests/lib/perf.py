@@ -23,7 +23,7 @@ KINDS = (
     ("in the kernel: waiting and waking (poll, scheduler)", r"^(do_sched_yield|schedule|__schedule|try_to_wake|"
                                                             r"do_epoll|ep_|futex_)"),
 )
-KERNEL = re.compile(r"\[(kernel|guest|[a-z0-9_]+)[.\]]")
+KERNEL = re.compile(r"\[(?!unknown|vdso|heap|stack)")
 
 
 def available():
