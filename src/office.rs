@@ -183,23 +183,30 @@ struct Shards(Numbers);
 
 impl Collector for Shards {
     fn encode(&self, mut encoder: DescriptorEncoder) -> Result<(), std::fmt::Error> {
-        let Some(first) = self.0.first() else {
-            return Ok(());
-        };
-        for (i, sample) in first.iter().enumerate() {
+        // By name, in the order of the first shard that has it: some have labels that others lack.
+        let mut names: Vec<Sample> = Vec::new();
+        for sample in self.0.iter().flatten() {
+            if !names.iter().any(|known| known.name == sample.name) {
+                names.push(*sample);
+            }
+        }
+        for sample in names {
             let kind = match sample.kind {
                 Kind::Counter => MetricType::Counter,
                 Kind::Gauge => MetricType::Gauge,
             };
             let mut metric = encoder.encode_descriptor(sample.name, sample.help, None, kind)?;
             for (shard, samples) in self.0.iter().enumerate() {
-                let value = samples.get(i).map_or(0, |s| s.value);
-                let labels = [("shard", shard.to_string())];
-                let one = metric.encode_family(&labels)?;
-                match sample.kind {
-                    Kind::Counter => ConstCounter::new(value).encode(one)?,
-                    Kind::Gauge => {
-                        ConstGauge::new(i64::try_from(value).unwrap_or(i64::MAX)).encode(one)?;
+                for found in samples.iter().filter(|s| s.name == sample.name) {
+                    let mut labels = vec![("shard", shard.to_string())];
+                    labels.extend(found.label.map(|(name, value)| (name, value.to_owned())));
+                    let one = metric.encode_family(&labels)?;
+                    match sample.kind {
+                        Kind::Counter => ConstCounter::new(found.value).encode(one)?,
+                        Kind::Gauge => {
+                            let value = i64::try_from(found.value).unwrap_or(i64::MAX);
+                            ConstGauge::new(value).encode(one)?;
+                        }
                     }
                 }
             }
@@ -218,15 +225,27 @@ mod tests {
             name: "requests",
             help: "Kafka requests",
             kind: Kind::Counter,
+            label: None,
             value,
         };
         let gauge = |value| Sample {
             name: "groups",
             help: "Raft groups",
             kind: Kind::Gauge,
+            label: None,
             value,
         };
-        let text = exposition(vec![vec![sample(3), gauge(1)], vec![sample(4), gauge(2)]]);
+        let refused = |error, value| Sample {
+            name: "refusals",
+            help: "Errors",
+            kind: Kind::Counter,
+            label: Some(("error", error)),
+            value,
+        };
+        let text = exposition(vec![
+            vec![sample(3), gauge(1), refused("BAD", 7)],
+            vec![sample(4), gauge(2), refused("BAD", 8), refused("WORSE", 9)],
+        ]);
         assert_eq!(
             text,
             "# HELP tailrace_requests Kafka requests\n\
@@ -237,6 +256,11 @@ mod tests {
              # TYPE tailrace_groups gauge\n\
              tailrace_groups{shard=\"0\"} 1\n\
              tailrace_groups{shard=\"1\"} 2\n\
+             # HELP tailrace_refusals Errors\n\
+             # TYPE tailrace_refusals counter\n\
+             tailrace_refusals_total{shard=\"0\",error=\"BAD\"} 7\n\
+             tailrace_refusals_total{shard=\"1\",error=\"BAD\"} 8\n\
+             tailrace_refusals_total{shard=\"1\",error=\"WORSE\"} 9\n\
              # EOF\n"
         );
     }

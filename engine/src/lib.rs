@@ -7,6 +7,7 @@
 
 pub mod batch;
 pub mod limits;
+pub mod line_limit;
 pub mod log;
 pub mod memory;
 pub mod metrics;

@@ -1,5 +1,9 @@
 //! Every bound of the engine, with its unit, in one place (design §8.2).
 
+use std::time::Duration;
+
+/// Of a kind of log line that others can provoke, one source writes one in this time.
+pub const LINE_EVERY: Duration = Duration::from_secs(1);
 /// Alignment of direct I/O and of everything on disk, in bytes.
 pub const BLOCK_BYTES: usize = 4096;
 /// Largest journal commit, in bytes (L3).

@@ -1,6 +1,7 @@
 //! What a shard counts. Plain cells, written by the shard alone; a snapshot of them travels by ring to whoever publishes them.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 
 /// A number that only goes up (or, for gauges, is set), owned by one shard.
 #[derive(Debug, Default)]
@@ -24,24 +25,52 @@ impl Counter {
     }
 }
 
+/// Counters of one name, told apart by a label. Its values are words of the program, so their number is bounded; one that was never counted isn't shown.
+#[derive(Debug, Default)]
+pub struct Labelled(RefCell<BTreeMap<&'static str, u64>>);
+
+impl Labelled {
+    pub fn add(&self, value: &'static str, n: u64) {
+        *self.0.borrow_mut().entry(value).or_default() += n;
+    }
+
+    pub fn get(&self, value: &str) -> u64 {
+        self.0.borrow().get(value).copied().unwrap_or_default()
+    }
+}
+
 macro_rules! shard_metrics {
-    ($($(#[doc = $doc:literal])* $name:ident: $kind:ident,)*) => {
+    ($($(#[doc = $doc:literal])* $name:ident: $kind:ident $(by $label:ident)?,)*) => {
         /// All counters of one shard.
         #[derive(Debug, Default)]
         pub struct ShardMetrics {
-            $($(#[doc = $doc])* pub $name: Counter,)*
+            $($(#[doc = $doc])* pub $name: shard_metrics!(@type $($label)?),)*
         }
 
         impl ShardMetrics {
-            /// (name, help, kind, value) of every counter, in a fixed order.
+            /// Every number, in a fixed order of names; those of one name follow one another.
             pub fn snapshot(&self) -> Vec<Sample> {
-                vec![$(Sample {
-                    name: stringify!($name),
-                    help: concat!($($doc),*).trim_ascii(),
-                    kind: Kind::$kind,
-                    value: self.$name.get(),
-                },)*]
+                let mut all = Vec::new();
+                $({
+                    let one = |label, value| Sample {
+                        name: stringify!($name),
+                        help: concat!($($doc),*).trim_ascii(),
+                        kind: Kind::$kind,
+                        label,
+                        value,
+                    };
+                    shard_metrics!(@put self.$name, all, one $(, $label)?);
+                })*
+                all
             }
+        }
+    };
+    (@type) => { Counter };
+    (@type $label:ident) => { Labelled };
+    (@put $from:expr, $all:ident, $one:ident) => { $all.push($one(None, $from.get())) };
+    (@put $from:expr, $all:ident, $one:ident, $label:ident) => {
+        for (value, n) in $from.0.borrow().iter() {
+            $all.push($one(Some((stringify!($label), *value)), *n));
         }
     };
 }
@@ -59,6 +88,8 @@ pub struct Sample {
     pub name: &'static str,
     pub help: &'static str,
     pub kind: Kind,
+    /// A label's name and value, where there is one.
+    pub label: Option<(&'static str, &'static str)>,
     pub value: u64,
 }
 
@@ -125,4 +156,34 @@ shard_metrics! {
     damaged_ranges: Counter,
     /// Requests refused because they could not be parsed
     malformed_requests: Counter,
+    /// Errors told to clients, one for each topic, partition or other part of a request that was refused
+    refusals: Counter by error,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_snapshot_has_every_label_that_was_counted() {
+        let metrics = ShardMetrics::default();
+        metrics.refusals.add("B", 2);
+        metrics.refusals.add("A", 1);
+        metrics.refusals.add("B", 3);
+        assert_eq!(metrics.refusals.get("B"), 5);
+        let all = metrics.snapshot();
+        let of_refusals: Vec<_> = all
+            .iter()
+            .filter(|s| s.name == "refusals")
+            .map(|s| (s.label, s.value))
+            .collect();
+        assert_eq!(
+            of_refusals,
+            [(Some(("error", "A")), 1), (Some(("error", "B")), 5)]
+        );
+        assert!(
+            all.iter()
+                .any(|s| s.name == "requests" && s.label.is_none())
+        );
+    }
 }

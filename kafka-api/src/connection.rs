@@ -19,13 +19,14 @@ use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use bytes::{Buf, Bytes, BytesMut};
+use engine::line_limit::LineLimit;
 use engine::memory::{Lease, MemoryClass, TooLarge};
 use engine::rt::{self, Instant, Queue, TcpListener, TcpStream};
 use slab::Slab;
 use smallvec::SmallVec;
 use thiserror::Error;
 
-use crate::error::Malformed;
+use crate::error::{self, ErrorCode, Malformed};
 use crate::frame::{self, ClientId, Frame, Request};
 use crate::handlers::{self, api_versions, fetch, produce};
 use crate::limits;
@@ -57,6 +58,8 @@ struct Connection {
     busy: Cell<bool>,
     /// No more requests are read; what was read is still answered.
     draining: Cell<bool>,
+    /// What was refused, in the log.
+    refusals: LineLimit,
     /// It is over: whoever waits for something on its behalf stops.
     ended: Cell<bool>,
     reader: RefCell<Option<Waker>>,
@@ -113,6 +116,7 @@ impl Shard {
                 shard.connections.sweep(shard.idle(), pressed);
             }
         });
+        let too_many = LineLimit::default();
         loop {
             let stream = match listener.accept().await {
                 Ok(stream) => stream,
@@ -124,7 +128,9 @@ impl Shard {
                 }
             };
             if self.connections.open.borrow().len() >= limits::CONNECTIONS {
-                tracing::warn!("a connection was refused: there are too many");
+                if let Some(kept_back) = too_many.pass(rt::now()) {
+                    tracing::warn!(kept_back, "a connection was refused: there are too many");
+                }
                 stream.shutdown();
                 continue;
             }
@@ -293,6 +299,7 @@ async fn serve(shard: Rc<Shard>, stream: TcpStream) {
         write_due: Cell::new(None),
         busy: Cell::new(false),
         draining: Cell::new(false),
+        refusals: LineLimit::default(),
         ended: Cell::new(false),
         reader: RefCell::default(),
     });
@@ -326,6 +333,9 @@ async fn serve(shard: Rc<Shard>, stream: TcpStream) {
         drop(writer);
     }
     report(&shard, &connection, end);
+    if let Some(kept_back) = connection.refusals.rest() {
+        tracing::warn!(peer = %connection.name(), kept_back, "more requests of a connection were refused");
+    }
 }
 
 fn report(shard: &Shard, connection: &Connection, end: Result<(), End>) {
@@ -538,6 +548,8 @@ async fn take_frame(
     let request = match frame::parse(frame)? {
         Frame::UnknownApiVersions { correlation_id } => {
             let answer = api_versions::unknown_version(correlation_id);
+            let code = ErrorCode::UnsupportedVersion.code();
+            shard.metrics.refusals.add(error::name(code), 1);
             connection.replies.push(Reply::Ready(answer));
             return Ok(());
         }
@@ -640,6 +652,10 @@ async fn write_loop(shard: &Rc<Shard>, connection: &Connection) -> Result<(), En
                     out.write(shard, connection).await?;
                     rt::sleep(delay).await;
                 }
+                let refusals = pending.refusals();
+                if !refusals.is_empty() {
+                    shard.refused(&connection.refusals, pending.request(), &refusals);
+                }
                 if pending.is_answered() {
                     out.push(pending.encode(shard));
                 } else if pending.failed() {
@@ -656,6 +672,9 @@ async fn write_loop(shard: &Rc<Shard>, connection: &Connection) -> Result<(), En
                             error,
                             client: request.client_id.clone(),
                         })?;
+                if !answer.refusals.is_empty() {
+                    shard.refused(&connection.refusals, &request, &answer.refusals);
+                }
                 for piece in answer.pieces {
                     out.push(piece);
                 }

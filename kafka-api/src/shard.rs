@@ -15,6 +15,7 @@ use cluster::controller::Controller;
 use cluster::metadata::Change;
 use cluster::view::{Announcement, View};
 use cluster::{Refusal, Refused};
+use engine::line_limit::LineLimit;
 use engine::memory::{Budget, MemoryClass};
 use engine::metrics::ShardMetrics;
 use engine::ring::{Class, Gone, Responder, Rpc};
@@ -88,6 +89,8 @@ pub struct Shard {
     pub(crate) coordinators: groups::Groups,
     pub(crate) producer_ids: crate::handlers::init_producer_id::Block,
     pub(crate) connections: crate::connection::Connections,
+    /// Reads of damaged or unreadable batches, in the log.
+    pub(crate) failed_reads: LineLimit,
     news: RefCell<Map<GroupId, Announcement>>,
     telling: Cell<bool>,
 }
@@ -115,6 +118,7 @@ impl Shard {
             coordinators: groups::Groups::default(),
             producer_ids: Default::default(),
             connections: Default::default(),
+            failed_reads: LineLimit::default(),
             news: RefCell::new(map()),
             telling: Cell::new(false),
         })

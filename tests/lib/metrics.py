@@ -8,6 +8,7 @@ BACKGROUND_SYNCS = "tailrace_background_syncs_total"
 GROUPS = "tailrace_groups"
 CONNECTIONS = "tailrace_connections"
 MALFORMED = "tailrace_malformed_requests_total"
+REFUSALS = "tailrace_refusals_total"
 DISK_FULL = "tailrace_disk_full"
 MEMORY_USED = "tailrace_memory_used_bytes"
 

@@ -24,7 +24,7 @@ pub fn handle(shard: &Rc<Shard>, request: &Request) -> Result<Answer, Malformed>
     let mut out = request.answer(16 + 7 * TABLE.len());
     write_body(&mut out, request.version, error);
     finish(&mut out, 0);
-    Ok(Answer::pieces(vec![out.freeze()]))
+    Ok(Answer::pieces(vec![out.freeze()]).telling([error.code()]))
 }
 
 /// The answer to a version that nobody here speaks.

@@ -39,7 +39,8 @@ pub async fn handle(shard: &Rc<Shard>, request: &Request) -> Result<Answer, Malf
         let mut out = request.answer(64 * results.len());
         by_hand(&mut out, &results);
         finish(&mut out, 0);
-        return Ok(Answer::pieces(vec![out.freeze()]));
+        let codes = results.iter().map(|(_, error)| error.code());
+        return Ok(Answer::pieces(vec![out.freeze()]).telling(codes));
     }
     let rows = results.into_iter().map(|(group, error)| {
         DeletableGroupResult::default()

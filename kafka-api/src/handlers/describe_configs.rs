@@ -19,6 +19,7 @@ use crate::frame::{Request, finish};
 use crate::handlers::Answer;
 use crate::handlers::incremental_alter_configs::{Failure, invalid};
 use crate::limits;
+use crate::refusals::Refusals;
 use crate::schema;
 use crate::shard::Shard;
 use crate::wire::Writer;
@@ -49,6 +50,7 @@ pub async fn handle(shard: &Rc<Shard>, request: &Request) -> Result<Answer, Malf
     let mut out = request.answer(1024);
     out.put_i32(0);
     out.put_array(asked.resources.len(), flexible);
+    let mut refusals = Refusals::default();
     for resource in &asked.resources {
         let rows = if out.len() < limits::DESCRIBED_CONFIGS_BYTES {
             describe(shard, resource)
@@ -57,12 +59,18 @@ pub async fn handle(shard: &Rc<Shard>, request: &Request) -> Result<Answer, Malf
                 "That is too much for one answer; ask for fewer resources at a time.",
             ))
         };
+        if let Err((code, _)) = &rows {
+            refusals.note(*code);
+        }
         write_resource(&mut out, resource, &rows, wanted);
         rt::yield_if_needed().await;
     }
     out.put_no_tags(flexible);
     finish(&mut out, 0);
-    Ok(Answer::pieces(vec![out.freeze()]))
+    Ok(Answer {
+        refusals,
+        ..Answer::pieces(vec![out.freeze()])
+    })
 }
 
 fn describe(shard: &Shard, resource: &DescribeConfigsResource) -> Result<Vec<ConfigRow>, Failure> {

@@ -135,7 +135,7 @@ pub async fn serve(shard: &Rc<Shard>, queries: Vec<OffsetQuery>) -> Vec<OffsetAn
     let mut answers = Vec::with_capacity(queries.len());
     for query in queries {
         let answer = match shard.led(query.group) {
-            Ok(group) => find(&group, &query).await.unwrap_or_else(refused),
+            Ok(group) => find(shard, &group, &query).await.unwrap_or_else(refused),
             Err(code) => refused(code),
         };
         answers.push(answer);
@@ -143,7 +143,11 @@ pub async fn serve(shard: &Rc<Shard>, queries: Vec<OffsetQuery>) -> Vec<OffsetAn
     answers
 }
 
-async fn find(group: &Group, query: &OffsetQuery) -> Result<OffsetAnswer, ErrorCode> {
+async fn find(
+    shard: &Shard,
+    group: &Group,
+    query: &OffsetQuery,
+) -> Result<OffsetAnswer, ErrorCode> {
     check_epoch(group, query.current_leader_epoch)?;
     let at = |timestamp, offset: Offset, leader_epoch| OffsetAnswer {
         error: ErrorCode::None,
@@ -173,7 +177,7 @@ async fn find(group: &Group, query: &OffsetQuery) -> Result<OffsetAnswer, ErrorC
     let batch = batch.map_err(|e| match e {
         // Retention was faster: the client asks again.
         LogError::Trimmed => ErrorCode::OffsetNotAvailable,
-        e => storage_error(group.id(), &e),
+        e => storage_error(shard, group.id(), &e),
     })?;
     let Some(batch) = batch else {
         return Ok(refused(ErrorCode::None));
@@ -182,12 +186,14 @@ async fn find(group: &Group, query: &OffsetQuery) -> Result<OffsetAnswer, ErrorC
     match record_at(&batch, query.timestamp, start).await {
         Ok(Some((timestamp, offset, epoch))) => Ok(at(timestamp, offset, epoch)),
         Ok(None) => Ok(refused(ErrorCode::None)),
-        Err(why) => Err(storage_error(group.id(), why)),
+        Err(why) => Err(storage_error(shard, group.id(), why)),
     }
 }
 
-fn storage_error(group: GroupId, why: impl std::fmt::Display) -> ErrorCode {
-    tracing::warn!(%group, error = %why, "offsets could not be read");
+fn storage_error(shard: &Shard, group: GroupId, why: impl std::fmt::Display) -> ErrorCode {
+    if let Some(kept_back) = shard.failed_reads.pass(rt::now()) {
+        tracing::warn!(%group, error = %why, kept_back, "offsets could not be read");
+    }
     ErrorCode::KafkaStorageError
 }
 

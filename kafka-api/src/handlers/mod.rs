@@ -8,6 +8,7 @@ use kafka_protocol::protocol::Encodable;
 
 use crate::error::Malformed;
 use crate::frame::{Request, finish};
+use crate::refusals::{Errors, Refusals};
 use crate::shard::Shard;
 use crate::versions::ApiKey;
 
@@ -49,19 +50,26 @@ pub mod sync_group;
 pub struct Answer {
     pub pieces: Vec<Bytes>,
     pub held: Vec<fetch::Held>,
+    pub refusals: Refusals,
 }
 
 impl Answer {
     pub fn pieces(pieces: Vec<Bytes>) -> Answer {
         Answer {
             pieces,
-            held: Vec::new(),
+            ..Answer::default()
         }
+    }
+
+    /// The same answer, in which these errors are told.
+    pub fn telling(mut self, codes: impl IntoIterator<Item = i16>) -> Answer {
+        codes.into_iter().for_each(|code| self.refusals.note(code));
+        self
     }
 
     /// Encodes a message of the library, in the schema of `version`. An answer that its version has no room for is a defect of ours: it is
     /// logged and the connection closed.
-    pub fn encode<T: Encodable>(
+    pub fn encode<T: Encodable + Errors>(
         request: &Request,
         message: &T,
         version: i16,
@@ -73,7 +81,10 @@ impl Answer {
                 .encode(&mut out, version)
                 .map_err(|e| e.to_string())?;
             finish(&mut out, 0);
-            Ok(Answer::pieces(vec![out.freeze()]))
+            Ok(Answer {
+                refusals: Refusals::of(message),
+                ..Answer::pieces(vec![out.freeze()])
+            })
         };
         encode().map_err(|why: String| {
             tracing::error!(api = ?request.api.key, version, why, "an answer could not be encoded");

@@ -25,6 +25,7 @@ use crate::frame::Request;
 use crate::handlers::Answer;
 use crate::handlers::produce::wire::Endpoint;
 use crate::limits;
+use crate::refusals::Refusals;
 use crate::request::{FetchCall, FetchQuery, FetchReply, ShardReply, ShardRequest};
 use crate::shard::Shard;
 
@@ -92,7 +93,7 @@ pub async fn handle(shard: &Rc<Shard>, request: &Request) -> Result<Answer, Malf
         Err(error) => {
             shard.count_sessions();
             let pieces = wire::write(request, error, 0, &[], &[], Vec::new(), &[]);
-            return Ok(Answer::pieces(pieces));
+            return Ok(Answer::pieces(pieces).telling([error.code()]));
         }
     };
     let (mut answers, parts) = resolve(shard, request, &fetch);
@@ -164,6 +165,8 @@ pub async fn handle(shard: &Rc<Shard>, request: &Request) -> Result<Answer, Malf
     };
     shard.count_sessions();
     let endpoints = hints(shard, request, &fetch, &mut answers);
+    let mut refusals = Refusals::default();
+    answers.iter().for_each(|a| refusals.note(a.error.code()));
     let pieces = wire::write(
         request,
         ErrorCode::None,
@@ -173,7 +176,11 @@ pub async fn handle(shard: &Rc<Shard>, request: &Request) -> Result<Answer, Malf
         answers,
         &endpoints,
     );
-    Ok(Answer { pieces, held })
+    Ok(Answer {
+        pieces,
+        held,
+        refusals,
+    })
 }
 
 /// Tells clients that came to the wrong node, or with an old epoch, who leads; where the other nodes are reached.

@@ -74,7 +74,7 @@ pub async fn serve(
         return (SmallVec::new(), None);
     }
     let memory = lease(shard, call, &mut slots).await;
-    read(call, &mut slots).await;
+    read(shard, call, &mut slots).await;
     let parts = slots.into_iter().map(|s| s.answer).collect();
     (parts, memory)
 }
@@ -200,7 +200,9 @@ fn look(shard: &Shard, query: &FetchQuery, total: usize, max_bytes: usize) -> Sl
         Read::OutOfRange => return refused(ErrorCode::OffsetOutOfRange),
         Read::Damaged { to } => {
             // Never served wrong and never skipped in silence (L13); a reader may go on behind it by itself.
-            tracing::warn!(group = %query.group, offset = query.offset, %to, "a fetch asks for damaged offsets");
+            if let Some(kept_back) = shard.failed_reads.pass(rt::now()) {
+                tracing::warn!(group = %query.group, offset = query.offset, %to, kept_back, "a fetch asks for damaged offsets");
+            }
             return refused(ErrorCode::KafkaStorageError);
         }
     }
@@ -280,7 +282,7 @@ fn keep_within(slots: &mut [Slot], bytes: usize) {
 }
 
 /// Carries out the reads from disk. What they give holds its memory itself; only a call that holds none yet waits for some.
-async fn read(call: &FetchCall, slots: &mut [Slot]) {
+async fn read(shard: &Shard, call: &FetchCall, slots: &mut [Slot]) {
     let mut total = in_memory(slots);
     for (slot, query) in slots.iter_mut().zip(&call.queries) {
         let Some(read) = slot.read.take() else {
@@ -295,7 +297,7 @@ async fn read(call: &FetchCall, slots: &mut [Slot]) {
         let batches = match read.run(patience, largest).await {
             Ok(batches) => batches,
             Err(e) => {
-                slot.answer = PartAnswer::error(log_error(query.group, &e));
+                slot.answer = PartAnswer::error(log_error(shard, query.group, &e));
                 continue;
             }
         };
@@ -308,12 +310,14 @@ async fn read(call: &FetchCall, slots: &mut [Slot]) {
     }
 }
 
-fn log_error(group: GroupId, e: &LogError) -> ErrorCode {
+fn log_error(shard: &Shard, group: GroupId, e: &LogError) -> ErrorCode {
     // Retention was faster than the reader, who learns it as if it had asked a moment later.
     if matches!(e, LogError::Trimmed) {
         return ErrorCode::OffsetOutOfRange;
     }
-    tracing::warn!(%group, error = %e, "a fetch could not be read");
+    if let Some(kept_back) = shard.failed_reads.pass(rt::now()) {
+        tracing::warn!(%group, error = %e, kept_back, "a fetch could not be read");
+    }
     match e {
         LogError::Removed => ErrorCode::NotLeaderOrFollower,
         _ => ErrorCode::KafkaStorageError,

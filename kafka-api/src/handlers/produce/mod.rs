@@ -26,6 +26,7 @@ use crate::error::{ErrorCode, Malformed};
 use crate::frame::{Request, finish};
 use crate::groups::topic::INTERNAL;
 use crate::limits;
+use crate::refusals::Refusals;
 use crate::request::{Body, ProduceCall, ShardReply, ShardRequest};
 use crate::shard::Shard;
 use crate::validate::{self, Refusal, Rules};
@@ -439,6 +440,23 @@ impl Pending {
     /// Whether some batch was refused or failed.
     pub fn failed(&self) -> bool {
         self.answers.iter().any(|a| !a.error.is_none())
+    }
+
+    pub fn request(&self) -> &Request {
+        &self.request
+    }
+
+    /// What is refused, as things stand.
+    pub fn refusals(&self) -> Refusals {
+        let mut refusals = Refusals::default();
+        for answer in self.answers.iter().filter(|a| !a.error.is_none()) {
+            refusals.note(answer.error.code());
+            if refusals.why.is_none() {
+                let details = answer.details.as_ref();
+                refusals.why = details.and_then(|d| d.message.clone());
+            }
+        }
+        refusals
     }
 
     /// The answer, as things stand.

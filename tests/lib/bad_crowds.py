@@ -1,0 +1,284 @@
+"""Many at once, for spine/9: connections that stall, leave or don't listen, and state that clients could make a broker keep: sessions,
+producers, groups, members, partitions. Each function takes the judge, its broker and whether the size is the quick one.
+"""
+
+import selectors
+import socket
+import struct
+import time
+
+import metrics
+import wire
+from bad_bytes import (DESCRIBE_CONFIGS, INIT_PRODUCER_ID, JOIN_GROUP, OFFSET_COMMIT, TOPIC, body, fetch_session, frame,
+                       i32, join_group, offset_commit, sealed)
+from wire import array, string
+
+MIB = 1 << 20
+# The broker's rules: a frame must be whole after so long, a large one has a microsecond more for each byte; looked at every few seconds.
+PARTIAL_FRAME_S, SWEEP_S = 30, 5
+STALLED = 10000
+# Sessions that a broker keeps by default, and partitions of the sessions of one shard.
+SESSIONS, SESSION_PARTITIONS = 1000, 100000
+GROUP_MAX_SIZE_REACHED, COORDINATORS = (81, 15, 14), "__consumer_offsets"
+
+
+class Stalled:
+    """2: STALLED connections in the middle of a small frame, a thousand more in the middle of one that has a buffer of its own, and large
+    frames that have half arrived. Made at once; `check` waits until all of them are past their deadlines."""
+
+    def __init__(self, judge, broker, large):
+        self.judge, self.broker = judge, broker
+        self.selector = selectors.DefaultSelector()
+        self.before = metrics.total(broker, metrics.MEMORY_USED)
+        self.large = large
+        for size, sent in large:
+            self.open(size, sent)
+        self.held = metrics.total(broker, metrics.MEMORY_USED) - self.before
+        for _ in range(STALLED):
+            self.open(1000, 20)
+        for _ in range(1000):
+            self.open(100000, 20)
+        self.last = time.monotonic()
+        judge.served(f"2: {STALLED + 1000} connections that stall in a frame")
+
+    def open(self, size, sent):
+        one = socket.create_connection(("127.0.0.1", self.broker.port), 20)
+        one.sendall(i32(size) + bytes([0, 3, 0, 1]) + bytes(sent))
+        one.setblocking(False)
+        due = time.monotonic() + PARTIAL_FRAME_S + (size / 1e6 if size > 65536 else 0)
+        self.selector.register(one, selectors.EVENT_READ, (size, due))
+
+    def check(self):
+        p, early, late, shed, closed = self.judge.p, 0, 0, 0, 0
+        opened = len(self.selector.get_map())
+        used = metrics.total(self.broker, metrics.MEMORY_USED)
+        deadline = max(key.data[1] for key in self.selector.get_map().values()) + SWEEP_S + 5
+        while self.selector.get_map() and time.monotonic() < deadline:
+            now = time.monotonic()
+            if any(key.data[1] > now - 1 for key in self.selector.get_map().values()) and not closed:
+                used = metrics.total(self.broker, metrics.MEMORY_USED)
+            for key, _ in self.selector.select(0.2):
+                size, due = key.data
+                closed += 1
+                now = time.monotonic()
+                # Those with a buffer of their own may have to make room for others sooner.
+                early += now < due - 1 and size <= 65536
+                late += now > due + SWEEP_S + 3
+                self.selector.unregister(key.fileobj)
+                key.fileobj.close()
+        left = len(self.selector.get_map())
+        for key in list(self.selector.get_map().values()):
+            key.fileobj.close()
+        self.selector.close()
+        self.judge.case(2)
+        p.check("2: every connection that stalls in a frame is closed after its deadline, not before", not (left or early or late),
+                {"open": left, "early": early, "late": late, "of": opened})
+        p.figures["stalled_cut_off"] = p.figures.get("stalled_cut_off", 0) + closed
+        text = self.judge.fresh_log()
+        lines = text.count("its request did not arrive in time") + text.count("its request arrives too slowly")
+        p.check("2: each of them has a line in the log", lines >= opened, [lines, opened])
+        half = sum(sent for _, sent in self.large)
+        after = metrics.total(self.broker, metrics.MEMORY_USED)
+        p.figures["large_frames_held_mib"] = round(self.held / MIB, 1)
+        p.figures["large_frames_given_back_mib"] = round((used - after) / MIB, 1)
+        p.check("2: large frames that have half arrived are counted", self.held >= half, [self.held, half])
+        p.check("2: their memory is given back", used - after >= half * 3 // 4, [used, after, half])
+        self.judge.served("2: they were cut off")
+
+
+def connections(judge, broker):
+    """3, 11, 12."""
+    for _ in range(1000):
+        one = socket.create_connection(("127.0.0.1", broker.port))
+        one.sendall(i32(100) + bytes(9))
+        # No wait and no goodbye: a reset.
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        one.close()
+    judge.crowd(3, "1,000 connections that are reset in a frame")
+    for _ in range(2000):
+        socket.create_connection(("127.0.0.1", broker.port)).close()
+    judge.crowd(12, "2,000 connections that come and go")
+    deaf = socket.create_connection(("127.0.0.1", broker.port))
+    deaf.setblocking(False)
+    request, sent = frame(wire.METADATA, 0, array([])) * 1000, 0
+    deadline = time.monotonic() + 5
+    while time.monotonic() < deadline:
+        try:
+            sent += deaf.send(request)
+        except BlockingIOError:
+            time.sleep(0.05)
+        except OSError:
+            break
+    judge.crowd(11, f"{sent // 30} requests whose answers nobody reads")
+    deaf.close()
+
+
+def everything(judge, broker, topics, partitions):
+    """18: Metadata and DescribeConfigs for all there is. The list says 100,000 topics; so many partitions aren't one broker's, and making
+    them takes too long: `topics` topics with `partitions` partitions together it is."""
+    connection = wire.Connection(broker.port, 120)
+    each = [partitions // topics] * topics
+    each[0] += partitions - sum(each)
+    names = [f"all-{number}-{'x' * 40}" for number in range(topics)]
+    for at in range(0, topics, 100):
+        asked = [string(name) + struct.pack(">ih", count, 1) + array([]) + array([])
+                 for name, count in zip(names[at:at + 100], each[at:at + 100])]
+        answer = connection.call(wire.CREATE_TOPICS, 2, array(asked) + struct.pack(">ib", 60000, 0))
+        answer.take("i")
+        errors = {error for _, error, _ in answer.array(lambda: (answer.string(), answer.take("h"), answer.string()))}
+        judge.p.check("18: topics are created", errors <= {0, 36}, sorted(errors))
+    judge.p.say(f"{topics} topics with {partitions} partitions are there")
+    for _ in range(3):
+        found = metadata_of_all(connection)
+        judge.p.check("18: Metadata tells of all topics", found >= topics, [found, topics])
+    judge.crowd(18, f"Metadata of {found} topics")
+    asked = array([b"\x02" + string(name) + i32(-1) for name in names])
+    answer = connection.call(DESCRIBE_CONFIGS, 1, asked + b"\1")
+    judge.p.check("18: DescribeConfigs tells of all topics", struct.unpack_from(">i", answer.data, 4)[0] == topics)
+    judge.p.figures["all_configs_mib"] = round(len(answer.data) / MIB, 1)
+    judge.crowd(18, f"DescribeConfigs of {topics} topics")
+    judge.p.figures.update(all_topics=topics, all_partitions=partitions)
+    connection.close()
+
+
+def metadata_of_all(connection):
+    """How many topics there are: Metadata 1 with null."""
+    answer = connection.call(wire.METADATA, 1, i32(-1))
+    answer.array(lambda: (answer.take("i"), answer.string(), answer.take("i"), answer.string()))
+    answer.take("i")
+    return answer.take("i")
+
+
+def ask(connection, requests, window=500):
+    """Sends (key, version, body)s, so many ahead of their answers; the answers in order."""
+    ahead = 0
+    for key, version, data in requests:
+        connection.send(key, version, data)
+        ahead += 1
+        if ahead >= window:
+            yield connection.receive()[1]
+            ahead -= 1
+    for _ in range(ahead):
+        yield connection.receive()[1]
+
+
+def sessions(judge, broker):
+    """22: sessions up to the limits and past them, over several connections, since each shard has its own."""
+    many = [wire.Connection(broker.port, 60) for _ in range(8)]
+
+    def begin(connection, topics, count):
+        ids = []
+        requests = ((wire.FETCH, 7, fetch_session(0, 0, topics)) for _ in range(count))
+        for answer in ask(connection, requests, 50):
+            _, error, session = answer.take("ihi")
+            judge.p.check("22: a session can be asked for", error == 0, error)
+            ids.append(session)
+        return ids
+
+    def end(connection, ids):
+        for answer in ask(connection, ((wire.FETCH, 7, fetch_session(one, -1, [])) for one in ids if one)):
+            answer.take("i")
+
+    # Of partitions: 20,000 each, so that five fill a shard.
+    large = [(c, begin(c, [("no", range(20000))], 7)) for c in many]
+    given = {one for _, ids in large for one in ids if one}
+    judge.p.check("22: the partitions of all sessions are bounded",
+                  0 < len(given) * 20000 <= judge.shards * SESSION_PARTITIONS < 8 * 7 * 20000, len(given))
+    for connection, ids in large:
+        end(connection, ids)
+    judge.crowd(22, "sessions of 20,000 partitions until there are no more")
+    small = [(c, begin(c, [(TOPIC, [0])], SESSIONS)) for c in many]
+    given = [one for _, ids in small for one in ids if one]
+    judge.p.check("22: each session has an id of its own", len(set(given)) == len(given), len(given))
+    judge.p.check("22: no more sessions than there are slots", 0 < len(given) <= SESSIONS, len(given))
+    judge.p.check("22: where there is no room the answer has no session", all(0 in ids for _, ids in small))
+    judge.p.figures["sessions"] = len(given)
+    # Whoever has one keeps it.
+    for connection, ids in small:
+        for one in [one for one in ids if one][:3]:
+            answer = connection.call(wire.FETCH, 7, fetch_session(one, 1, []))
+            judge.p.check("22: a session goes on", answer.take("ihi")[1:] == (0, one))
+        end(connection, ids)
+        connection.close()
+    judge.crowd(22, f"{len(many) * SESSIONS} sessions asked for")
+
+
+def producers(judge, broker, ids, appending):
+    """23: more producer ids than anybody has, and producers of one partition; the list's millions would only take longer: what a
+    partition keeps of them is bounded at 4,096."""
+    connection = wire.Connection(broker.port, 60)
+    seen = set()
+    for answer in ask(connection, ((INIT_PRODUCER_ID, 0, struct.pack(">hi", -1, 60000)) for _ in range(ids))):
+        answer.take("ih")
+        seen.add(answer.take("q"))
+    judge.p.check("23: every producer id is a new one", len(seen) == ids, len(seen))
+    judge.crowd(23, f"{ids} producer ids")
+    requests = ((wire.PRODUCE, 3, wire.produce_body(TOPIC, {0: sealed(body(producer=one, epoch=0, sequence=0))},
+                                                    timeout_ms=20000)) for one in sorted(seen)[:appending])
+    errors = {wire.Connection.produce_answer(answer)[0][0] for answer in ask(connection, requests, 90)}
+    judge.p.check(f"23: {appending} producers append to one partition", errors == {0}, sorted(errors))
+    judge.crowd(23, f"{appending} producers of one partition")
+    judge.p.figures.update(producer_ids=ids, producers_appending=appending)
+    connection.close()
+
+
+def groups(judge, broker, count):
+    """23: groups with an offset each, and names that only ask."""
+    connection = wire.Connection(broker.port, 120)
+    judge.coordinator(connection, "crowd")
+    errors = {}
+    requests = ((OFFSET_COMMIT, 2, offset_commit(f"crowd-{number}", [(0, 1, b"m" * 100)])) for number in range(count))
+    for answer in ask(connection, requests, 90):
+        error = answer.array(lambda: (answer.string(), answer.array(lambda: answer.take("ih"))))[0][1][0][1]
+        errors[error] = errors.get(error, 0) + 1
+    judge.p.check("23: groups commit or are refused", errors.get(0) and set(errors) <= {0, *GROUP_MAX_SIZE_REACHED}, errors)
+    judge.p.figures.update(groups=count, groups_taken=errors.get(0, 0))
+    judge.crowd(23, f"{count} groups")
+    connection.close()
+
+
+def members(judge, broker, count):
+    """21: members with 1 MB of metadata each join one group, from a connection each."""
+    connection = wire.Connection(broker.port, 60)
+    judge.coordinator(connection, "large")
+    connection.close()
+    request = frame(JOIN_GROUP, 0, join_group("large", protocols=[("range", b"m" * 1000000)]))
+    selector, errors, closed = selectors.DefaultSelector(), {}, 0
+
+    def collect(patience):
+        nonlocal closed
+        for key, _ in selector.select(patience):
+            try:
+                answer = key.fileobj.recv(16)
+            except OSError:
+                answer = b""
+            if len(answer) >= 10:
+                error = struct.unpack_from(">h", answer, 8)[0]
+                errors[error] = errors.get(error, 0) + 1
+            else:
+                closed += 1
+            selector.unregister(key.fileobj)
+            key.fileobj.close()
+
+    began = time.monotonic()
+    for _ in range(count):
+        one = socket.create_connection(("127.0.0.1", broker.port), 20)
+        try:
+            one.sendall(request)
+        except OSError:
+            closed += 1
+            one.close()
+            continue
+        one.setblocking(False)
+        selector.register(one, selectors.EVENT_READ)
+        collect(0)
+    while selector.get_map() and time.monotonic() < began + 60 + count / 50:
+        collect(0.5)
+    left = len(selector.get_map())
+    for key in list(selector.get_map().values()):
+        key.fileobj.close()
+    judge.p.check("21: members with 1 MB each are taken or refused", not left and set(errors) <= {0, *GROUP_MAX_SIZE_REACHED, 25, 27},
+                  {"unanswered": left, "closed": closed, **errors})
+    judge.p.say(f"{count} members with 1 MB each: errors {errors}, {closed} closed")
+    judge.crowd(21, f"{count} members with 1 MB of metadata each")
+    judge.p.figures["members"] = count
