@@ -36,6 +36,7 @@ fn files() -> Vec<PathBuf> {
         "cluster",
         "kafka-api",
         "bench",
+        "fuzz",
         "src",
     ] {
         sources(&root().join(part), &mut found);
@@ -55,6 +56,7 @@ fn only_the_runtime_knows_that_it_is_simulated() {
             .to_string_lossy()
             .into_owned();
         let allowed = inside.starts_with("engine/src/rt")
+            || inside.starts_with("fuzz/")
             || inside.contains("/tests/")
             || inside.contains("/examples/");
         let text = std::fs::read_to_string(&file).expect("a readable source");

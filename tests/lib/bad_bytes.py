@@ -244,8 +244,13 @@ def batches():
     whole = gzip.compress(record())
     yield 36, "gzip cut short", sealed(body(attributes=1, records=whole[:-9])), 3, True
     yield 36, "gzip with a tail", sealed(body(attributes=1, records=whole + b"tail")), 3, None
-    bomb = zlib.compressobj(9, wbits=31)
-    bomb = bomb.compress(wire.varint(1 << 30) + bytes(1 << 30)) + bomb.flush()
+    # 64 MiB of zeros, which a flush keeps apart from what comes before and after, sixteen times.
+    zeros, bomb, check = bytes(64 << 20), zlib.compressobj(9, wbits=-15), zlib.crc32(wire.varint(1 << 30))
+    first = bomb.compress(wire.varint(1 << 30)) + bomb.flush(zlib.Z_FULL_FLUSH)
+    bomb = first + (bomb.compress(zeros) + bomb.flush(zlib.Z_FULL_FLUSH)) * 16 + b"\x03\x00"
+    for _ in range(16):
+        check = zlib.crc32(zeros, check)
+    bomb = gzip.compress(b"")[:10] + bomb + struct.pack("<II", check, (1 << 30) + 5)
     yield 36, "gzip bomb of 1 GiB", sealed(body(attributes=1, records=bomb)), 3, True
     yield 36, "lz4 with a wrong header checksum", sealed(body(
         attributes=3, records=bytes.fromhex("04224d186040ff") + bytes(20))), 3, True

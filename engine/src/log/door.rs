@@ -1,4 +1,4 @@
-//! For the fuzz targets alone (`tests/fuzz_decoders.rs`): the decoders of bytes from the disk that nobody outside calls, with something sound to begin with.
+//! For the fuzz targets alone (the crate `fuzz/`): the decoders of bytes from the disk that nobody outside calls, with something sound to begin with.
 //!
 //! Each takes any bytes and answers; what it answers is looked at here for what the log relies on. Nothing of this is part of what the crate offers.
 

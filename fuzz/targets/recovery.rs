@@ -1,0 +1,9 @@
+#![cfg_attr(tailrace_sim, no_main)]
+
+#[cfg(tailrace_sim)]
+libfuzzer_sys::fuzz_target!(|input: &[u8]| {
+    fuzz::recovery::run(input);
+});
+
+#[cfg(not(tailrace_sim))]
+fn main() {}
