@@ -54,6 +54,14 @@ struct Outside {
     extents: Cell<u64>,
 }
 
+impl Outside {
+    fn next_id(&self, group: i32) -> u64 {
+        let mut k = self.groups[group as usize].borrow_mut();
+        k.next_id += 1;
+        k.next_id
+    }
+}
+
 /// What is drawn for one start.
 #[derive(Clone, Copy, Debug)]
 struct Plan {
@@ -107,6 +115,9 @@ async fn shard_main(id: ShardId, plan: Plan) {
             let journals = outside.served.borrow().len() == usize::from(plan.shards);
             if plan.tight && journals && rt::random_u64().is_multiple_of(6) {
                 squeeze(rt::random_u64());
+                if rt::random_u64().is_multiple_of(4) {
+                    burst(&mine, &outside).await;
+                }
             }
             round(&mine, &outside).await;
         }
@@ -134,16 +145,30 @@ fn squeeze(draw: u64) {
     world.configure(|c| c.disk_bytes = Some(size));
 }
 
+/// Until batches are refused, before the shard has seen how little room there is: more is taken than the journal has room for, so some of it can commit only
+/// when the disk has room again.
+async fn burst(mine: &[(i32, Rc<Group>)], outside: &Rc<Outside>) {
+    let mut waits = Vec::new();
+    'full: for _ in 0..100 {
+        for (n, g) in mine {
+            let id = outside.next_id(*n);
+            match g.produce(numbered(id, 1, 9000), Acks::All, rt::wall_clock_ms()) {
+                Ok(Produced::Wait(w)) => waits.push((*n, id, w)),
+                Ok(Produced::Done(_)) => panic!("acks=all waits"),
+                Err(ProduceError::Overloaded | ProduceError::DiskFull) => break 'full,
+                Err(e) => panic!("refused: {e:?}"),
+            }
+        }
+    }
+    committed(waits, outside).await;
+}
+
 /// There is room again: every group takes batches soon, without a restart.
 async fn resume(log: &ShardLog, mine: &[(i32, Rc<Group>)], outside: &Rc<Outside>) {
     let began = rt::now();
     for (n, g) in mine {
         loop {
-            let id = {
-                let mut k = outside.groups[*n as usize].borrow_mut();
-                k.next_id += 1;
-                k.next_id
-            };
+            let id = outside.next_id(*n);
             match g.produce(numbered(id, 1, 20), Acks::All, rt::wall_clock_ms()) {
                 Ok(Produced::Wait(w)) => {
                     let a = w.await.expect("a sole voter commits");
@@ -173,11 +198,7 @@ async fn round(mine: &[(i32, Rc<Group>)], outside: &Rc<Outside>) {
     let mut waits = Vec::new();
     for (n, g) in mine {
         for _ in 0..rt::random_u64() % 4 {
-            let id = {
-                let mut k = outside.groups[*n as usize].borrow_mut();
-                k.next_id += 1;
-                k.next_id
-            };
+            let id = outside.next_id(*n);
             let large = rt::random_u64().is_multiple_of(8);
             let bytes = if large {
                 rt::random_u64() % 9000
@@ -199,6 +220,14 @@ async fn round(mine: &[(i32, Rc<Group>)], outside: &Rc<Outside>) {
             }
         }
     }
+    committed(waits, outside).await;
+    if rt::random_u64().is_multiple_of(3) {
+        rt::sleep(Duration::from_millis(rt::random_u64() % 30)).await;
+    }
+}
+
+/// Waits for the acknowledgements and notes them.
+async fn committed(waits: Vec<(i32, u64, CommitWait<Appended>)>, outside: &Rc<Outside>) {
     for (n, id, mut w) in waits {
         // What was taken just before the last byte went may have to wait for room.
         let soon = rt::timeout(Duration::from_secs(20), &mut w).await;
@@ -217,9 +246,6 @@ async fn round(mine: &[(i32, Rc<Group>)], outside: &Rc<Outside>) {
             .borrow_mut()
             .acknowledged
             .insert(id, a.base_offset);
-    }
-    if rt::random_u64().is_multiple_of(3) {
-        rt::sleep(Duration::from_millis(rt::random_u64() % 30)).await;
     }
 }
 
@@ -409,6 +435,7 @@ fn many(tight: bool) {
             checked,
             refused,
             resumed,
+            waited,
             sum.no_room,
             in_recovery,
             sum.writes_lost,

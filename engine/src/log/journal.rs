@@ -377,22 +377,21 @@ impl Journal {
             (true, false) => self.capacity_bytes() / 8,
             (true, true) => self.capacity_bytes() / 16,
         };
-        if self.live_bytes() + bytes + kept > self.capacity_bytes() {
-            return None;
-        }
         let (head, tail, size) = (&self.head, &self.superblock.tail, self.superblock.size);
         // The head never meets the tail from behind: equal positions mean an empty ring.
         let wrapped = head.lap != tail.lap;
-        if wrapped {
-            return (head.position + bytes < tail.position).then_some((head.position, head.lap));
-        }
-        if head.position + bytes <= size {
-            return Some((head.position, head.lap));
-        }
-        if self.growing {
+        let (position, lap, skipped) = if wrapped || head.position + bytes <= size {
+            (head.position, head.lap, 0)
+        } else {
+            // What is left behind the head is lost for this lap.
+            (DATA_START, head.lap.wrapping_add(1), size - head.position)
+        };
+        let behind_tail = lap != tail.lap;
+        if behind_tail && position + bytes >= tail.position || skipped > 0 && self.growing {
             return None;
         }
-        (DATA_START + bytes < tail.position).then_some((DATA_START, head.lap.wrapping_add(1)))
+        let left = self.live_bytes() + skipped + bytes + kept <= self.capacity_bytes();
+        left.then_some((position, lap))
     }
 
     /// The write of `lsn` is on the disk. Returns whether `durable_lsn` moved.
@@ -520,5 +519,76 @@ pub(crate) fn write_error(source: io::Error, path: &std::path::Path) -> super::L
         what: "cannot write the journal",
         path: path.to_owned(),
         source,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A ring of 256 blocks with `tail` free ones before its tail and `head` behind its head.
+    fn ring(tail: u64, head: u64) -> Journal {
+        let block = BLOCK_BYTES as u64;
+        let size = DATA_START + 256 * block;
+        let at = |lsn, position| ChainPoint {
+            lsn: Lsn(lsn),
+            position,
+            lap: 3,
+            previous_crc: 0,
+        };
+        let superblock = Superblock {
+            sequence: 1,
+            size,
+            tail: at(7, DATA_START + tail * block),
+            checkpoint_sequence: 0,
+            epochs: vec![],
+        };
+        let seed = Seed {
+            directory_id: 1,
+            journal: 0,
+        };
+        let (end, live) = (at(9, size - head * block), vec![superblock.tail]);
+        Journal::new(
+            seed,
+            BootEpoch(2),
+            superblock,
+            end,
+            live,
+            &Directory::default(),
+        )
+    }
+
+    /// Blocks that can be written, one by one, before there is no room.
+    fn fill(j: &mut Journal, blocks: u64, bulk: bool) -> u64 {
+        let bytes = blocks * BLOCK_BYTES as u64;
+        let mut written = 0;
+        while let Some((position, lap)) = j.place(bytes, bulk) {
+            j.head.position = position + bytes;
+            j.head.lap = lap;
+            written += blocks;
+        }
+        written
+    }
+
+    /// Whatever the size of batches, and wherever the ring ends: without room for elections nothing would be committed after a start, and so nothing ever be
+    /// written out.
+    #[test]
+    fn l6_batches_leave_room_for_elections() {
+        for short in [false, true] {
+            for blocks in 1..=32 {
+                for (tail, head) in [(0, 256), (40, 15), (40, 30), (100, 1), (200, 20), (20, 0)] {
+                    let mut j = ring(tail, head);
+                    j.set_short_of_room(short);
+                    fill(&mut j, blocks, true);
+                    let kept = if short { 256 / 16 } else { 256 / 8 };
+                    // The head never meets the tail.
+                    let room = fill(&mut j, 1, false) + 1;
+                    assert!(
+                        room >= kept.min(tail + head),
+                        "{room} of {kept} blocks, batches of {blocks}, tail {tail}, head {head}"
+                    );
+                }
+            }
+        }
     }
 }
