@@ -6,6 +6,7 @@
     reason = "the test hands recovered parts from one thread to the others, and makes its own directories"
 )]
 
+use std::cell::Cell;
 use std::future::{Future, poll_fn};
 use std::path::{Path, PathBuf};
 use std::pin::pin;
@@ -40,6 +41,29 @@ impl StateSource for Applied {
                 .commit(),
             state: Bytes::from_static(b"state"),
         }
+    }
+}
+
+/// The same, and each answer takes so much of the shard's time. Counts the answers between two turns of another task.
+struct Slow {
+    applied: Applied,
+    asked: Cell<usize>,
+    since_turn: Cell<usize>,
+    most: Cell<usize>,
+}
+
+const ANSWER: Duration = Duration::from_micros(40);
+
+impl StateSource for Slow {
+    fn capture(&self, id: ReplicaId) -> Captured {
+        let began = rt::now();
+        while began.elapsed() < ANSWER {
+            std::hint::spin_loop();
+        }
+        self.asked.set(self.asked.get() + 1);
+        self.since_turn.set(self.since_turn.get() + 1);
+        self.most.set(self.most.get().max(self.since_turn.get()));
+        self.applied.capture(id)
     }
 }
 
@@ -172,6 +196,8 @@ enum Do {
     RemoveSecond,
     /// The first replica goes, and its directory, while an extent of it is on its way.
     RemoveUnderExtent,
+    /// A last checkpoint, in slices.
+    CloseInSlices,
     Close,
 }
 
@@ -298,6 +324,30 @@ impl Shard {
                 self.log.remove(self.replicas[1].id());
                 self.log.end_turn();
             }
+            Do::CloseInSlices => {
+                let slow = Rc::new(Slow {
+                    applied: Applied(self.log.clone()),
+                    asked: Cell::new(0),
+                    since_turn: Cell::new(0),
+                    most: Cell::new(0),
+                });
+                self.log.set_state_source(slow.clone());
+                let turns = slow.clone();
+                let latency = rt::spawn(rt::Queue::Latency, async move {
+                    loop {
+                        turns.since_turn.set(0);
+                        rt::sleep(ANSWER / 2).await;
+                    }
+                });
+                self.log.close().await.unwrap();
+                drop(latency);
+                assert!(slow.asked.get() >= self.replicas.len());
+                let longest = ANSWER * slow.most.get() as u32;
+                assert!(
+                    longest <= Duration::from_micros(200),
+                    "a slice of {longest:?}"
+                );
+            }
             Do::Close => self.log.close().await.unwrap(),
         }
     }
@@ -375,8 +425,18 @@ fn segments_checkpoints_and_a_clean_end() {
     std::fs::remove_dir_all(dir).unwrap();
 }
 
+/// L8: while the frames of 300 replicas are put together, nobody waits for more than 200 µs of it.
 #[test]
-fn another_number_of_shards() {
+fn l8_a_checkpoint_is_written_in_slices() {
+    let dir = temp("slices");
+    start(&dir, 1, 300, vec![Do::Produce(2, 3, 20), Do::CloseInSlices]);
+    start(&dir, 1, 300, vec![Do::Check(2, 3, 20)]);
+    std::fs::remove_dir_all(dir).unwrap();
+}
+
+/// L12: the journals of a start with another number of shards are read by all, go on where they have a shard, and go when they are covered.
+#[test]
+fn l12_another_number_of_shards() {
     let dir = temp("shards");
     start(&dir, 1, 6, vec![Do::Produce(40, 2, 3000)]);
     for (round, shards) in [2u16, 3, 1, 2].into_iter().enumerate() {
@@ -421,8 +481,9 @@ fn files(dir: &Path, suffix: &str) -> usize {
     names.filter(|n| n.ends_with(suffix)).count()
 }
 
+/// L7: what is large is written once, beside the journal, and goes with the log's start.
 #[test]
-fn large_appends_lie_in_extents_and_go_with_the_log() {
+fn l7_large_appends_lie_in_extents_and_go_with_the_log() {
     let dir = temp("extents");
     // L7: 200 extents of 40 KB, a file for each MiB of them.
     let steps = vec![

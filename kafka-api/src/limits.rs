@@ -64,6 +64,9 @@ pub const FETCH_BYTES: usize = 55 << 20;
 pub const FETCH_WAIT: Duration = Duration::from_secs(600);
 /// A produce request waits at most this long for its commit, whatever the client asks for.
 pub const PRODUCE_WAIT: Duration = Duration::from_secs(600);
+/// How full a journal is (0 to 1) above which answers to producers are held back, and how long they are when it is full (L6).
+pub const SLOW_ABOVE_PRESSURE: f32 = 0.5;
+pub const SLOWEST_ANSWER: Duration = Duration::from_millis(50);
 /// Bytes of the log's memory that an answer may hold without a lease.
 pub const UNLEASED_FETCH_BYTES: usize = 16 << 10;
 /// A fetch waits this long for memory, then it is answered with nothing; the shorter time when it touches several shards, because it may hold memory of one while it

@@ -366,10 +366,10 @@ impl Shard {
         }
     }
 
-    /// How long an answer to a producer is held back: nothing up to half a journal, rising to 50 ms when it is full (L6).
+    /// How long an answer to a producer is held back, if at all (L6).
     pub(crate) fn slow_down(&self) -> Option<Duration> {
-        let over = (self.pressure)() - 0.5;
-        (over > 0.0).then(|| Duration::from_micros((over.min(0.5) * 100_000.0) as u64))
+        let delay = answer_delay((self.pressure)());
+        (!delay.is_zero()).then_some(delay)
     }
 
     /// The group, if this shard leads it; else what to tell the client.
@@ -412,6 +412,19 @@ impl Shard {
     }
 }
 
+/// L6: how long an answer to a producer waits while the journal is so full (0 to 1; above 1 when more waits than fits). Nothing up to half, from there on
+/// in proportion, so that producers get slower as it fills and never meet a cliff.
+fn answer_delay(pressure: f32) -> Duration {
+    let over = (pressure - limits::SLOW_ABOVE_PRESSURE) / (1.0 - limits::SLOW_ABOVE_PRESSURE);
+    // What is no number slows nobody.
+    if over > 0.0 {
+        let most = limits::SLOWEST_ANSWER.as_micros() as f32;
+        Duration::from_micros((over.min(1.0) * most) as u64)
+    } else {
+        Duration::ZERO
+    }
+}
+
 /// Checks the leader epoch that a client believes in (-1: it doesn't say).
 pub(crate) fn check_epoch(group: &Group, current_leader_epoch: i32) -> Result<(), ErrorCode> {
     if current_leader_epoch < 0 {
@@ -441,5 +454,31 @@ async fn in_time<T>(work: impl Future<Output = Result<T, Refused>>) -> Result<T,
             Refusal::RequestTimedOut,
             "The change was not committed in time; it may still be.",
         )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn l6_producers_are_slowed_from_half_full_on_and_never_meet_a_cliff() {
+        const STEPS: u32 = 1000;
+        let at = |n: u32| answer_delay(n as f32 / STEPS as f32);
+        assert!((0..=STEPS / 2).all(|n| at(n).is_zero()), "up to half");
+        let largest_step = limits::SLOWEST_ANSWER * 3 / STEPS;
+        for n in STEPS / 2..STEPS {
+            assert!(at(n + 1) > at(n), "it rises at {n}");
+            assert!(at(n + 1) - at(n) < largest_step, "a cliff at {n}");
+        }
+        assert_eq!(at(STEPS), limits::SLOWEST_ANSWER);
+        // More waits than fits; and nonsense is no reason to wait.
+        assert_eq!(answer_delay(7.5), limits::SLOWEST_ANSWER);
+        assert_eq!(answer_delay(f32::INFINITY), limits::SLOWEST_ANSWER);
+        assert_eq!(answer_delay(f32::NAN), Duration::ZERO);
+        assert_eq!(answer_delay(-1.0), Duration::ZERO);
+        // Before batches are refused, callers have long been as slow as they get.
+        let refused = answer_delay(raftgroup::limits::REFUSE_PRESSURE);
+        assert!(refused > limits::SLOWEST_ANSWER * 9 / 10);
     }
 }

@@ -1,7 +1,7 @@
 //! The pump: one task per shard that turns every dirty group once per round and makes one journal batch of what they wrote.
 //!
 //! A round: groups whose records have become durable are dirty too; each dirty group is turned; then the log is told that the round is over
-//! (`end_turn`). With nothing dirty the pump sleeps until a group rings or the durable position moves: an idle shard runs nothing.
+//! (`end_turn`). With nothing dirty the pump sleeps until a group rings or the durable position moves: idle groups don't tick, an idle shard runs nothing (G7).
 //!
 //! Retention runs beside it in the background: the leader of each group proposes the log start that the log asks for (L9).
 //!

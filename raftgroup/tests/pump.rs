@@ -199,8 +199,9 @@ fn what_is_acknowledged_is_there_after_a_restart_and_is_not_written_twice() {
     });
 }
 
+/// G7, as far as one node goes: elections of a round share a commit, and who is idle isn't turned. Beats come with a second node.
 #[test]
-fn groups_are_elected_in_one_batch_and_idle_ones_cost_nothing() {
+fn g7_groups_are_elected_in_one_batch_and_idle_ones_cost_nothing() {
     const GROUPS: i32 = 500;
     lives("many", 2, |life, s| async move {
         if life == 0 {
@@ -227,7 +228,7 @@ fn groups_are_elected_in_one_batch_and_idle_ones_cost_nothing() {
 }
 
 #[test]
-fn acks_of_the_leader_do_not_wait() {
+fn l11_acks_of_the_leader_do_not_wait_and_show_nothing() {
     lives("acks", 1, |_, s| async move {
         let g = create(&s, 0);
         serving(&g).await;
@@ -237,7 +238,7 @@ fn acks_of_the_leader_do_not_wait() {
                 panic!("answered at once");
             };
             assert_eq!(a.base_offset, Offset(2 * n as i64));
-            // L11: only the acknowledgement is early.
+            // Only the acknowledgement is early.
             assert_eq!(g.high_watermark(), before);
             // Nor does a repeat that is in flight wait; for all it does.
             let repeat = send(&g, 2 * n as i32, Acks::Leader);

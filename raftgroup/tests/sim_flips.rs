@@ -348,7 +348,7 @@ fn run_seed(seed: u64) -> (Counts, u64) {
 }
 
 #[test]
-fn what_rots_is_named_and_nothing_else_goes() {
+fn l4_l13_what_rots_is_named_and_nothing_else_goes() {
     let (seeds, alone) = seeds();
     let mut sum = Counts::default();
     let mut repeated = 0;

@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn a_block_is_only_valid_where_it_was_written() {
+    fn l3_a_block_is_only_valid_where_it_was_written() {
         let block = sealed(8192);
         assert!(verify(&block, SEED, 12288).is_none());
         assert!(verify(&block, Seed { journal: 4, ..SEED }, 8192).is_none());

@@ -709,7 +709,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_at_or_above_the_bound_is_served() {
+    fn l11_nothing_at_or_above_the_bound_is_served() {
         let (bytes, _) = log();
         let mut walk = Walk::new(Offset(0), 1 << 20, Offset(7));
         walk.take(&bytes.into(), &mut 0, true);

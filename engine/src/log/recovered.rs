@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_lost_commit_repeated_is_not_lost() {
+    fn l4_what_a_lost_commit_repeated_is_not_lost() {
         let mut r = recovered();
         r.append(&batch_entry(1, 1, 0, 2), at(1));
         r.append(&batch_entry(2, 1, 2, 2), at(1));
@@ -391,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn a_suspect_goes_on_above_every_term_that_can_have_been() {
+    fn l4_a_suspect_goes_on_above_every_term_that_can_have_been() {
         let mut r = recovered();
         r.append(&batch_entry(1, 3, 0, 2), at(1));
         r.append(&batch_entry(4, 4, 9, 2), (BootEpoch(2), Lsn(3)));
@@ -402,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn a_segment_ends_before_what_was_begun_and_is_lost() {
+    fn l5_a_segment_ends_before_what_was_begun_and_is_lost() {
         let sealed = |term: u64| {
             let mut r = recovered();
             r.frame.write = (8192, 5000);

@@ -468,7 +468,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn an_entry_replaces_everything_from_its_index_on() {
+    fn l1_l10_an_entry_replaces_everything_from_its_index_on() {
         let (mut r, mut j) = (replica(), journal());
         r.append(
             &mut j,
@@ -480,7 +480,7 @@ pub(crate) mod tests {
             ],
         );
         r.set_commit(RaftIndex(1));
-        // L1 and L10: terms at one index may go 1, 2, 1; offsets, table and last go back together.
+        // Terms at one index may go 1, 2, 1; offsets, table and last go back together.
         r.append(&mut j, None, &[batch_entry(2, 2, 2, 7)]);
         assert_eq!((r.last, r.log_end), (RaftIndex(2), Offset(9)));
         assert_eq!(r.terms.term_of(RaftIndex(2)), Some(Term(2)));
@@ -499,7 +499,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_commit_index_alone_makes_no_record() {
+    fn l1_a_commit_index_alone_makes_no_record() {
         let (mut r, mut j) = (replica(), journal());
         let mut h = HardState {
             term: Term(1),
@@ -515,7 +515,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn what_is_carried_needs_only_the_newer_commit() {
+    fn l6_what_is_carried_needs_only_the_newer_commit() {
         let (mut r, mut j) = (replica(), journal());
         r.append(
             &mut j,

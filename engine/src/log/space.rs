@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn a_journal_never_takes_the_last_of_a_disk() {
+    fn l3_a_journal_never_takes_the_last_of_a_disk() {
         assert!(leaves_enough(room(200, 220), 32 * MIB));
         assert!(!leaves_enough(room(200, 220), 64 * MIB));
         assert!(!leaves_enough(room(90, 220), 32 * MIB));

@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn starts_without_live_blocks_are_dropped() {
+    fn l3_starts_without_live_blocks_are_dropped() {
         let mut s = example();
         s.prune_epochs();
         let left: Vec<u64> = s.epochs.iter().map(|e| e.boot_epoch.0).collect();
