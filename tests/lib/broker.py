@@ -30,6 +30,8 @@ class Tailrace:
         self.env = env
         self.process = None
         self.log_path = pathlib.Path(log_dir or self.data_dir.parent) / f"tailrace-{self.port}.log"
+        self.ended = False  # by kill or stop
+        proof.fates.append(self.fate)
 
     @property
     def bootstrap(self):
@@ -50,6 +52,7 @@ class Tailrace:
             stdin=proc.subprocess.DEVNULL, stdout=log, stderr=log,
             env={**os.environ, **self.env} if self.env else None)
         log.close()
+        self.ended = False
         return began
 
     def start(self, timeout=60):
@@ -68,16 +71,24 @@ class Tailrace:
 
     def kill(self):
         """kill -9."""
+        self.ended = True
         proc.end(self.process, signal.SIGKILL)
 
     def stop(self):
         """SIGTERM; it must end by itself, with 0."""
+        self.ended = True
         obeyed = proc.end(self.process, signal.SIGTERM, timeout=30)
         if not obeyed or self.process.returncode:
             raise Failed(f"SIGTERM: obeyed={obeyed}, exit {self.process.returncode}\n{self.log_tail()}")
 
     def alive(self):
         return self.process is not None and self.process.poll() is None
+
+    def fate(self):
+        """That it ended, when nobody ended it."""
+        if self.process is None or self.ended or self.process.poll() is None:
+            return None
+        return f"tailrace ended by itself with {self.process.returncode}: {self.log()[-500:]}"
 
     def log(self):
         return self.log_path.read_text(errors="replace") if self.log_path.exists() else ""

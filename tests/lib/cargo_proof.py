@@ -29,6 +29,12 @@ def add(shown, text):
             shown[name] = shown.get(name, 0) + (float(number) if "." in number else int(number))
 
 
+def panics(text):
+    """What failed tests said, a few of them; the end of the output when none did."""
+    found = re.findall(r"panicked at [^\n]*\n[^\n]*(?:\n[^\n]*)?", text)
+    return found[:5] or [text[-1500:]]
+
+
 def simulation(environment):
     return {**environment, "RUSTFLAGS": "--cfg tailrace_sim", "CARGO_TARGET_DIR": str(proc.ROOT / "target-sim")}
 
@@ -44,7 +50,8 @@ def run(p, prefix, environment, simulated=False, timeout=1800):
                         proc.ROOT / crate / "Cargo.toml", *[w for n in names for w in ("--test", n)],
                         "--", "--nocapture"], env=env, timeout=timeout, check=False)
         text = (out.stdout + out.stderr).decode(errors="replace")
-        p.check(f"cargo test of {crate}: {' '.join(names)}", out.returncode == 0, text[-1500:])
+        p.check(f"cargo test of {crate}: {' '.join(names)}", out.returncode == 0,
+                "; ".join(panics(text)))
         add(shown, text)
     p.figures.update(shown)
     return shown

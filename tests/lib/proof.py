@@ -21,6 +21,10 @@ import traceback
 import proc
 
 
+# What a proof that fails asks for more reasons: each gives a text, or nothing.
+fates = []
+
+
 class Proof:
     def __init__(self, item, thresholds, limit_s, against=("tailrace",), options=None):
         parser = argparse.ArgumentParser(prog=item)
@@ -64,6 +68,11 @@ class Proof:
                 traceback.print_exception(kind, error, trace)
             self.failures.append(f"{kind.__name__}: {error}")
             print(f"FAILED {self.item}: {self.failures[-1]}", file=sys.stderr, flush=True)
+        if self.failures:
+            # A connection that broke says little; that its broker is gone says why.
+            for fate in filter(None, (ask() for ask in fates)):
+                self.failures.insert(0, fate)
+                print(f"FAILED {self.item}: {fate}", file=sys.stderr, flush=True)
         # A second signal must not cut the cleaning short.
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)
