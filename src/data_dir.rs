@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use crate::exit::{Exit, Fatal};
+use crate::exit::{Exit, Fatal, advice};
 use cluster::ids::{kafka_uuid, parse_kafka_uuid};
 
 /// The format of the directory as a whole that this build writes, and the newest it reads.
@@ -65,50 +65,6 @@ pub fn cannot(what: &str, path: &Path, e: &std::io::Error) -> Fatal {
         exit,
         format!("can't {what} {}: {e}{advice}", path.display()),
     )
-}
-
-/// The exit code of an error of the filesystem at a start, and what to do about it where that is known.
-pub fn advice(e: &std::io::Error) -> (Exit, &'static str) {
-    match e.raw_os_error() {
-        Some(libc::EIO) => {
-            return (
-                Exit::Disk,
-                ": the disk failed; look at the kernel's log (dmesg) and at the disk before starting again",
-            );
-        }
-        Some(libc::EDQUOT) => {
-            return (
-                Exit::Disk,
-                ": the user's quota is used up; raise it, free some space, or choose another --data-dir",
-            );
-        }
-        Some(libc::EMFILE | libc::ENFILE) => {
-            return (
-                Exit::Unfit,
-                ": too many open files; raise the limit with `ulimit -n 65536`, or LimitNOFILE in a systemd unit",
-            );
-        }
-        _ => {}
-    }
-    let advice = match e.kind() {
-        ErrorKind::StorageFull => {
-            return (
-                Exit::Disk,
-                ": the disk is full; free some space on it, or choose another --data-dir. Nothing that was acknowledged is lost",
-            );
-        }
-        ErrorKind::PermissionDenied => {
-            ": give the user that runs Tailrace permission to read and write it, or choose another --data-dir"
-        }
-        ErrorKind::ReadOnlyFilesystem => {
-            ": the filesystem is mounted read-only; choose another --data-dir"
-        }
-        ErrorKind::NotADirectory | ErrorKind::AlreadyExists => {
-            ": something that is no directory is in the way; choose another --data-dir"
-        }
-        _ => "",
-    };
-    (Exit::Unfit, advice)
 }
 
 fn lock(path: &Path) -> Result<File, Fatal> {

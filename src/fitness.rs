@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use engine::rt::AlignedBuf;
 
 use crate::data_dir::cannot;
-use crate::exit::{Exit, Fatal};
+use crate::exit::{Exit, Fatal, cannot_listen};
 
 /// One block of direct I/O, in bytes.
 const BLOCK: usize = engine::limits::BLOCK_BYTES;
@@ -168,27 +168,6 @@ pub fn once_free<T>(
             result => return result.map_err(|e| cannot_listen(addr, setting, &e)),
         }
     }
-}
-
-/// Why an address can't be listened on, and what to do.
-pub fn cannot_listen(addr: SocketAddr, setting: &str, e: &std::io::Error) -> Fatal {
-    let (exit, why) = match e.kind() {
-        ErrorKind::AddrInUse => (
-            Exit::AddressInUse,
-            "another process listens there: stop it, or choose another address".to_string(),
-        ),
-        ErrorKind::AddrNotAvailable => (
-            Exit::Unfit,
-            "this machine has no such address: choose one of its own, or 0.0.0.0 for all"
-                .to_string(),
-        ),
-        ErrorKind::PermissionDenied => (
-            Exit::Unfit,
-            "it takes more privileges (ports below 1024 do): choose a higher port".to_string(),
-        ),
-        _ => (Exit::Failure, e.to_string()),
-    };
-    Fatal::new(exit, format!("can't listen on {addr} ({setting}): {why}"))
 }
 
 #[cfg(test)]

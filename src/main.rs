@@ -1,14 +1,14 @@
 //! The binary `tailrace`: a node, and the client commands that go with it.
 //!
-//! Read in this order: [`cli`], [`settings`], [`node`] (a node's start and end), [`data_dir`], [`fitness`], [`office`] (admin HTTP, signals),
-//! [`client`]. This crate may use the operating system and tokio; what runs on a shard may not (see `engine::rt`).
+//! Read in this order: [`cli`], [`settings`], [`start`] (the process around a node), [`data_dir`], [`fitness`], [`office`] (admin HTTP, signals),
+//! [`client`]. The node itself is the crate `node`. This one may use the operating system and tokio; what runs on a shard may not (see `engine::rt`).
 //!
 //! Exit codes: [`exit::Exit`].
 
 #![allow(
     clippy::disallowed_methods,
     clippy::disallowed_types,
-    reason = "what is here runs before the shards, beside them or without them; the modules that run on a shard take this back"
+    reason = "what is here runs before the shards, beside them or without them"
 )]
 
 mod allocator;
@@ -19,9 +19,9 @@ mod exit;
 mod fitness;
 mod logging;
 mod machine;
-mod node;
 mod office;
 mod settings;
+mod start;
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -30,6 +30,7 @@ use clap::Parser;
 
 use cli::{Cli, Command, SettingsArgs};
 use exit::{Exit, Fatal};
+use node::exit::say;
 use settings::Settings;
 
 /// Batches are often freed on another shard than the one that made them: that must not take a lock (measured: docs/decisions/2026-11-30-allocator.md).
@@ -94,11 +95,6 @@ fn end_with_the_reader() {
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
 }
 
-/// Says something on standard error. That nobody hears it is no reason to fail.
-fn say(text: impl std::fmt::Display) {
-    let _ = writeln!(std::io::stderr(), "{text}");
-}
-
 /// The settings of this call.
 fn resolve(args: &SettingsArgs) -> Result<Settings, Fatal> {
     let file = args
@@ -117,5 +113,5 @@ fn resolve(args: &SettingsArgs) -> Result<Settings, Fatal> {
 fn serve(args: &SettingsArgs) -> Result<(), Fatal> {
     let settings = resolve(args)?;
     logging::start(&settings.log)?;
-    node::serve(&settings)
+    start::serve(&settings)
 }

@@ -14,6 +14,7 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use engine::metrics::{Kind, Sample};
+use node::{Asked, Gate, Numbers};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, text};
 use prometheus_client::metrics::MetricType;
@@ -25,19 +26,12 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::exit::{Exit, Fatal};
 use crate::fitness::once_free;
-use crate::node::Gate;
 
 /// How long shards may take to give their numbers.
 const SCRAPE_TIMEOUT: Duration = Duration::from_secs(5);
 const SCRAPES_WAITING: usize = 16;
 /// Signals this close to the first are the first.
 const ONE_PRESS: Duration = Duration::from_millis(200);
-
-/// Every shard's numbers, by shard.
-pub type Numbers = Vec<Vec<Sample>>;
-
-/// Asks for the numbers of all shards; dropped when they can't be had.
-pub type Asked = oneshot::Sender<Numbers>;
 
 /// What the office needs from the node.
 pub struct Desk {

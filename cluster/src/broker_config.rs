@@ -56,7 +56,14 @@ impl Default for BrokerConfig {
 }
 
 /// What log lines are named after. Sorted.
-const LOGGERS: [&str; 5] = ["cluster", "engine", "kafka_api", "raftgroup", "tailrace"];
+const LOGGERS: [&str; 6] = [
+    "cluster",
+    "engine",
+    "kafka_api",
+    "node",
+    "raftgroup",
+    "tailrace",
+];
 
 /// The rows of DescribeConfigs for this broker, sorted by name; `wanted` narrows them to some names. The defaults of topics are among them, under the names that
 /// topics' configs give as synonyms.

@@ -36,6 +36,7 @@ fn files() -> Vec<PathBuf> {
         "raftgroup",
         "cluster",
         "kafka-api",
+        "node",
         "bench",
         "fuzz",
         "src",

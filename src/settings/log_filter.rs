@@ -5,7 +5,14 @@ use super::nearest::nearest;
 
 const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
 /// What log lines are named after: the crates.
-const PARTS: [&str; 5] = ["tailrace", "engine", "raftgroup", "cluster", "kafka_api"];
+const PARTS: [&str; 6] = [
+    "tailrace",
+    "node",
+    "engine",
+    "raftgroup",
+    "cluster",
+    "kafka_api",
+];
 
 /// Checks a filter; gives it with a level for everything that it doesn't name.
 pub fn parse(text: &str) -> Result<String, String> {

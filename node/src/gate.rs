@@ -56,6 +56,10 @@ impl Gate {
 }
 
 #[cfg(test)]
+#[allow(
+    clippy::disallowed_methods,
+    reason = "the test plays the threads of shards"
+)]
 mod tests {
     use super::*;
 

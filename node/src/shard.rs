@@ -22,12 +22,10 @@ use kafka_api::{CREDITS, ShardReply, ShardRequest};
 use kafka_api::{Parts, ServerConfig, Shard};
 use raftgroup::{Group, Groups};
 
-use super::gate::Gate;
-use super::replicas::Replicas;
-use super::sink::Sink;
-use crate::data_dir;
-use crate::exit::{Exit, Fatal};
-use crate::fitness::cannot_listen;
+use crate::exit::{Exit, Fatal, advice, cannot_listen};
+use crate::gate::Gate;
+use crate::replicas::Replicas;
+use crate::sink::Sink;
 
 /// How often a start looks whether its groups lead.
 const LOOK: Duration = Duration::from_millis(1);
@@ -55,6 +53,28 @@ pub struct Plan {
     pub stop: Gate,
     /// Every shard has drained its connections.
     pub drained: Gate,
+}
+
+impl Plan {
+    pub fn new(
+        node: Node,
+        store: StoreConfig,
+        server: ServerConfig,
+        kafka_addr: SocketAddr,
+    ) -> Plan {
+        let shards = store.shards;
+        Plan {
+            shards,
+            node,
+            store,
+            server,
+            kafka_addr,
+            serving: Gate::new(shards, shards),
+            published: Gate::new(shards, 1),
+            stop: Gate::new(shards, 1),
+            drained: Gate::new(shards, shards),
+        }
+    }
 }
 
 /// What one shard gets.
@@ -201,7 +221,7 @@ fn stop_when_the_log_fails(log: &ShardLog, groups: &Rc<Groups>) {
 pub fn of_the_log(e: &LogError) -> Fatal {
     match e {
         LogError::Io { source, .. } => {
-            let (exit, advice) = data_dir::advice(source);
+            let (exit, advice) = advice(source);
             Fatal::new(exit, format!("the log can't be opened: {e}{advice}"))
         }
         LogError::Format { .. } | LogError::Damaged { .. } => Fatal::new(Exit::Data, e.to_string()),

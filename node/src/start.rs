@@ -1,29 +1,26 @@
-//! The process: checks, the data directory, the side office, recovery, the shards, and the end of it all.
+//! The start of a node's shards: rings between them, recovery on shard 0, to each its part of it.
 
-use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-use cluster::broker_config::BrokerConfig;
-use cluster::ids::random_uuid;
-use cluster::metadata::Node;
-use engine::log::{RecoveredShard, StoreConfig, recover};
+use engine::log::{RecoveredShard, recover};
+use engine::metrics::Sample;
 use engine::ring::{Class, Frame, Mesh, Port, Rpc};
 use engine::rt::{self, Launch};
-use engine::types::{NodeId, ShardId};
-use kafka_api::ServerConfig;
+use engine::types::ShardId;
 use kafka_api::{CREDITS, ShardReply, ShardRequest};
 use tokio::sync::{mpsc, oneshot};
 
-use super::gate::Gate;
-use super::shard::{self, Own, Plan};
-use crate::data_dir::DataDir;
 use crate::exit::{Exit, Fatal};
-use crate::office::{self, Asked, Desk};
-use crate::settings::{Settings, join};
-use crate::{data_dir, fitness};
+use crate::shard::{self, Own, Plan};
 
-type ShardPort = Port<Frame<ShardRequest, ShardReply>>;
+/// Every shard's numbers, by shard.
+pub type Numbers = Vec<Vec<Sample>>;
+
+/// Asks for the numbers of all shards; dropped when they can't be had.
+pub type Asked = oneshot::Sender<Numbers>;
+
+pub type ShardPort = Port<Frame<ShardRequest, ShardReply>>;
 
 /// Messages that a ring between two participants holds, at most and at least.
 const RING_MESSAGES: usize = 1024;
@@ -39,74 +36,14 @@ fn ring_messages(participants: usize) -> usize {
         .clamp(RING_MESSAGES_MIN, RING_MESSAGES)
 }
 
-/// Runs a node until it is asked to stop.
-pub fn serve(settings: &Settings) -> Result<(), Fatal> {
-    fitness::check_cpus(settings.shards, settings.overprovisioned)?;
-    fitness::check_locked_memory()?;
-    fitness::check_io_uring()?;
-    let kafka_addr = kafka_address(settings.kafka_addr)?;
-    let admin = office::listen(settings.admin_addr)?;
-    let directory = DataDir::open(
-        &settings.data_dir,
-        settings.node_id,
-        random_uuid(rt::random_u64),
-    )?;
-    fitness::check_direct_io(&settings.data_dir)?;
-    if let Some(journals) = &settings.journal_dir {
-        std::fs::create_dir_all(journals)
-            .map_err(|e| data_dir::cannot("make the journal directory", journals, &e))?;
-        fitness::check_direct_io(journals)?;
-    }
-    fitness::warn_of_memory_filesystem(&settings.data_dir);
-    let shards = settings.shards;
-    let plan = Plan {
-        shards,
-        node: node(settings, &directory, kafka_addr),
-        store: StoreConfig {
-            data_dir: settings.data_dir.clone(),
-            journal_dir: settings.journal_dir.clone(),
-            shards,
-            memory_per_shard: settings.memory_bytes / u64::from(shards),
-        },
-        server: ServerConfig {
-            broker: broker_config(settings, kafka_addr),
-            groups: kafka_api::coordinator::Settings {
-                initial_rebalance_delay_ms: settings.group_initial_rebalance_delay_ms,
-                ..Default::default()
-            },
-        },
-        kafka_addr,
-        serving: Gate::new(shards, shards),
-        published: Gate::new(shards, 1),
-        stop: Gate::new(shards, 1),
-        drained: Gate::new(shards, shards),
-    };
-    tracing::info!(
-        "tailrace {} starts: node {}, {shards} shards, {} MiB, data in {}",
-        env!("CARGO_PKG_VERSION"),
-        settings.node_id,
-        settings.memory_bytes >> 20,
-        settings.data_dir.display()
-    );
+/// The rings of a node: one port for each shard, and the side office's.
+pub fn rings(shards: u16) -> (Vec<ShardPort>, ShardPort) {
     let participants = usize::from(shards) + 1;
     let mut ports: Vec<ShardPort> = Mesh::new(participants, ring_messages(participants));
-    let office_port = ports
+    let office = ports
         .pop()
         .expect("the office's port comes after the shards'");
-    let ready = Arc::new(AtomicBool::new(false));
-    let desk = Desk {
-        admin,
-        ready: ready.clone(),
-        stop: plan.stop.clone(),
-    };
-    office::open(desk, move |asked| {
-        answer_scrapes(office_port, shards, asked)
-    })?;
-    run_shards(settings, &plan, ports, &ready)?;
-    ready.store(false, Ordering::Release);
-    tracing::info!("stopped");
-    drop(directory);
-    Ok(())
+    (ports, office)
 }
 
 /// What waits for a shard's thread to fetch it.
@@ -116,10 +53,10 @@ struct Waiting {
     part: oneshot::Receiver<RecoveredShard>,
 }
 
-/// Starts the shards and waits for their end.
-fn run_shards(
-    settings: &Settings,
+/// Starts the shards and waits for their end. `ready` is set when clients are served.
+pub fn run(
     plan: &Plan,
+    overprovisioned: bool,
     ports: Vec<ShardPort>,
     ready: &Arc<AtomicBool>,
 ) -> Result<(), Fatal> {
@@ -136,7 +73,7 @@ fn run_shards(
     );
     let launch = Launch {
         shards: plan.shards,
-        overprovisioned: settings.overprovisioned,
+        overprovisioned,
         cpus: None,
         seed: None,
     };
@@ -213,7 +150,7 @@ async fn tell_when_ready(plan: Plan, ready: Arc<AtomicBool>) {
 }
 
 /// Answers the office's scrapes by asking every shard, over the rings.
-async fn answer_scrapes(port: ShardPort, shards: u16, mut asked: mpsc::Receiver<Asked>) {
+pub async fn answer_scrapes(port: ShardPort, shards: u16, mut asked: mpsc::Receiver<Asked>) {
     let rpc = Rpc::<ShardRequest, ShardReply>::new(port, CREDITS);
     // Nobody asks the office for anything: what comes is dropped, and the caller told so.
     let rings = rpc.serve(|_, _, _| {});
@@ -232,48 +169,6 @@ async fn answer_scrapes(port: ShardPort, shards: u16, mut asked: mpsc::Receiver<
         }
     };
     tokio::join!(rings, scrapes);
-}
-
-/// The address to listen on: free, and with a real port in place of 0, which every shard must share.
-fn kafka_address(wanted: SocketAddr) -> Result<SocketAddr, Fatal> {
-    if wanted.port() != 0 {
-        fitness::check_port(wanted, "kafka-addr")?;
-        return Ok(wanted);
-    }
-    let free = std::net::TcpListener::bind(wanted).and_then(|l| l.local_addr());
-    free.map_err(|e| fitness::cannot_listen(wanted, "kafka-addr", &e))
-}
-
-fn advertised(settings: &Settings, kafka_addr: SocketAddr) -> (String, u16) {
-    let (host, port) = settings.advertise.clone();
-    (host, if port == 0 { kafka_addr.port() } else { port })
-}
-
-fn node(settings: &Settings, directory: &DataDir, kafka_addr: SocketAddr) -> Node {
-    let (host, port) = advertised(settings, kafka_addr);
-    Node {
-        id: NodeId(settings.node_id),
-        host,
-        port,
-        rack: settings.rack.clone(),
-        shards: settings.shards,
-        directory: directory.id,
-    }
-}
-
-fn broker_config(settings: &Settings, kafka_addr: SocketAddr) -> BrokerConfig {
-    let (host, port) = advertised(settings, kafka_addr);
-    BrokerConfig {
-        node_id: settings.node_id,
-        rack: settings.rack.clone(),
-        listener: kafka_addr.to_string(),
-        advertised: join(&host, port),
-        data_dir: settings.data_dir.display().to_string(),
-        auto_create_topics: settings.auto_create_topics,
-        num_partitions: settings.num_partitions,
-        log: settings.log.clone(),
-        ..BrokerConfig::default()
-    }
 }
 
 #[cfg(test)]

@@ -1,0 +1,123 @@
+//! The process: checks, the data directory, the side office, recovery, the shards, and the end of it all.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use cluster::broker_config::BrokerConfig;
+use cluster::ids::random_uuid;
+use cluster::metadata::Node;
+use engine::log::StoreConfig;
+use engine::rt;
+use engine::types::NodeId;
+use kafka_api::ServerConfig;
+use node::Plan;
+
+use crate::data_dir::DataDir;
+use crate::exit::{Fatal, cannot_listen};
+use crate::office::{self, Desk};
+use crate::settings::{Settings, join};
+use crate::{data_dir, fitness};
+
+/// Runs a node until it is asked to stop.
+pub fn serve(settings: &Settings) -> Result<(), Fatal> {
+    fitness::check_cpus(settings.shards, settings.overprovisioned)?;
+    fitness::check_locked_memory()?;
+    fitness::check_io_uring()?;
+    let kafka_addr = kafka_address(settings.kafka_addr)?;
+    let admin = office::listen(settings.admin_addr)?;
+    let directory = DataDir::open(
+        &settings.data_dir,
+        settings.node_id,
+        random_uuid(rt::random_u64),
+    )?;
+    fitness::check_direct_io(&settings.data_dir)?;
+    if let Some(journals) = &settings.journal_dir {
+        std::fs::create_dir_all(journals)
+            .map_err(|e| data_dir::cannot("make the journal directory", journals, &e))?;
+        fitness::check_direct_io(journals)?;
+    }
+    fitness::warn_of_memory_filesystem(&settings.data_dir);
+    let shards = settings.shards;
+    let plan = Plan::new(
+        node(settings, &directory, kafka_addr),
+        StoreConfig {
+            data_dir: settings.data_dir.clone(),
+            journal_dir: settings.journal_dir.clone(),
+            shards,
+            memory_per_shard: settings.memory_bytes / u64::from(shards),
+        },
+        ServerConfig {
+            broker: broker_config(settings, kafka_addr),
+            groups: kafka_api::coordinator::Settings {
+                initial_rebalance_delay_ms: settings.group_initial_rebalance_delay_ms,
+                ..Default::default()
+            },
+        },
+        kafka_addr,
+    );
+    tracing::info!(
+        "tailrace {} starts: node {}, {shards} shards, {} MiB, data in {}",
+        env!("CARGO_PKG_VERSION"),
+        settings.node_id,
+        settings.memory_bytes >> 20,
+        settings.data_dir.display()
+    );
+    let (ports, office_port) = node::rings(shards);
+    let ready = Arc::new(AtomicBool::new(false));
+    let desk = Desk {
+        admin,
+        ready: ready.clone(),
+        stop: plan.stop.clone(),
+    };
+    office::open(desk, move |asked| {
+        node::answer_scrapes(office_port, shards, asked)
+    })?;
+    node::run(&plan, settings.overprovisioned, ports, &ready)?;
+    ready.store(false, Ordering::Release);
+    tracing::info!("stopped");
+    drop(directory);
+    Ok(())
+}
+
+/// The address to listen on: free, and with a real port in place of 0, which every shard must share.
+fn kafka_address(wanted: SocketAddr) -> Result<SocketAddr, Fatal> {
+    if wanted.port() != 0 {
+        fitness::check_port(wanted, "kafka-addr")?;
+        return Ok(wanted);
+    }
+    let free = std::net::TcpListener::bind(wanted).and_then(|l| l.local_addr());
+    free.map_err(|e| cannot_listen(wanted, "kafka-addr", &e))
+}
+
+fn advertised(settings: &Settings, kafka_addr: SocketAddr) -> (String, u16) {
+    let (host, port) = settings.advertise.clone();
+    (host, if port == 0 { kafka_addr.port() } else { port })
+}
+
+fn node(settings: &Settings, directory: &DataDir, kafka_addr: SocketAddr) -> Node {
+    let (host, port) = advertised(settings, kafka_addr);
+    Node {
+        id: NodeId(settings.node_id),
+        host,
+        port,
+        rack: settings.rack.clone(),
+        shards: settings.shards,
+        directory: directory.id,
+    }
+}
+
+fn broker_config(settings: &Settings, kafka_addr: SocketAddr) -> BrokerConfig {
+    let (host, port) = advertised(settings, kafka_addr);
+    BrokerConfig {
+        node_id: settings.node_id,
+        rack: settings.rack.clone(),
+        listener: kafka_addr.to_string(),
+        advertised: join(&host, port),
+        data_dir: settings.data_dir.display().to_string(),
+        auto_create_topics: settings.auto_create_topics,
+        num_partitions: settings.num_partitions,
+        log: settings.log.clone(),
+        ..BrokerConfig::default()
+    }
+}
