@@ -9,7 +9,7 @@ import re
 
 import proc
 
-CRATES = ("engine", "raftgroup", "cluster", "kafka-api", ".")
+CRATES = ("engine", "raftgroup", "cluster", "kafka-api", "node", ".")
 SHOWN = re.compile(r"\bSHOW ((?:\w+=[\d.]+ ?)+)")
 
 
