@@ -36,10 +36,8 @@ use sim_world::known::{Counts, IDEMPOTENT, Outside};
 use sim_world::{address, check, group, producer, reader, rough};
 
 const STARTS: u64 = 5;
-/// Journals of at most 2 MiB.
+/// Journals of 2 MiB, so that batches of half a MiB go to extents.
 const MEMORY_PER_SHARD: u64 = 8 << 20;
-/// How large a journal begins.
-const NEW_JOURNAL: u64 = 640 << 10;
 
 /// What is drawn for one start.
 #[derive(Clone, Copy, Debug)]
@@ -129,10 +127,7 @@ fn end(outside: &Outside, plan: &Plan) {
 
 /// One process of the node.
 fn live(world: &World, outside: &Rc<Outside>, life: Life) -> Outcome<()> {
-    world.configure(|c| {
-        c.stop_at_op = life.at_op;
-        c.new_journal_bytes = NEW_JOURNAL;
-    });
+    world.configure(|c| c.stop_at_op = life.at_op);
     outside.stopping.set(false);
     let plan = plan(life.shards);
     let ended = world.enter(|| {
@@ -207,8 +202,8 @@ fn run_seed(seed: u64) -> Verdict {
         before = life.shards;
         outside.start.set(start);
         if draw(3) == 0 {
-            // Somebody sets the clock, by half an hour at most.
-            world.jump_wall_clock(draw(3_600_000) as i64 - 1_800_000);
+            // Somebody sets the clock, by five minutes at most: batches of the future are refused.
+            world.jump_wall_clock(draw(600_000) as i64 - 300_000);
             clock_jumps += 1;
         }
         let checked = outside.counts().starts;

@@ -203,7 +203,9 @@ pub struct Committed {
 #[derive(Default)]
 pub struct Topic {
     pub id: Cell<Option<Uuid>>,
-    /// Its creation was acknowledged, or it was seen.
+    /// Its creation was acknowledged.
+    pub acknowledged: Cell<bool>,
+    /// It was seen.
     pub there: Cell<bool>,
 }
 

@@ -141,11 +141,11 @@ fn transient(code: i16) -> bool {
 /// A batch of these records, compressed somehow.
 pub fn batch(outside: &Outside, ids: &[Id], producer: Option<(i64, i16, i32)>) -> Bytes {
     let padding = match draw(40) {
-        0 => 100_000 + draw(150_000),
+        0 => 400_000 + draw(200_000),
         1..4 => draw(9_000),
         _ => draw(300),
     };
-    outside.count(|c| c.large += u64::from(padding >= 100_000));
+    outside.count(|c| c.large += u64::from(padding >= 400_000));
     let (pid, epoch, sequence) = producer.unwrap_or((-1, -1, -1));
     let records: Vec<Record> = ids
         .iter()
@@ -162,15 +162,15 @@ pub fn batch(outside: &Outside, ids: &[Id], producer: Option<(i64, i16, i32)>) -
             timestamp: rt::wall_clock_ms(),
             delete_horizon: false,
             key: None,
-            value: Some(id.value(padding as usize)),
+            value: Some(id.value(if i == 0 { padding as usize } else { 10 })),
             headers: Default::default(),
         })
         .collect();
+    // Zstd isn't for every version.
     let compression = match draw(8) {
         0 => Compression::Gzip,
         1 => Compression::Snappy,
         2 => Compression::Lz4,
-        3 => Compression::Zstd,
         _ => Compression::None,
     };
     let mut out = BytesMut::new();
@@ -252,7 +252,8 @@ async fn round(outside: &Outside, number: usize, c: &mut Connection) -> Result<(
     let me = &outside.idempotent[number];
     if me.borrow().id.is_none() {
         let version = draw(6) as i16;
-        let answer = c.call(version, &InitProducerIdRequest::default()).await?;
+        let request = InitProducerIdRequest::default().with_transactional_id(None);
+        let answer = c.call(version, &request).await?;
         if answer.error_code == 0 {
             me.borrow_mut().id = Some((answer.producer_id.0, answer.producer_epoch));
         } else {
@@ -346,7 +347,10 @@ async fn send_once(outside: &Outside, c: &mut Connection, ids: &[Id]) -> Result<
     let version = 3 + draw(11) as i16;
     let parts = [(place, batch(outside, ids, None))];
     if chance(6) {
-        return c.send(version, &request(outside, version, 0, &parts)).await;
+        c.send(version, &request(outside, version, 0, &parts))
+            .await?;
+        c.expects_none();
+        return Ok(());
     }
     c.send(version, &request(outside, version, 1, &parts))
         .await?;

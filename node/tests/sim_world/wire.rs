@@ -125,6 +125,11 @@ impl Connection {
         }
     }
 
+    /// The request sent last gets no answer.
+    pub fn expects_none(&mut self) {
+        self.answered += 1;
+    }
+
     pub fn cut(&self) {
         self.stream.shutdown();
     }
