@@ -13,7 +13,7 @@ use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use engine::metrics::Kind;
+use engine::metrics::{Kind, Sample};
 use node::{Asked, Gate, Numbers};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, text};
@@ -211,8 +211,6 @@ impl Collector for Shards {
 
 #[cfg(test)]
 mod tests {
-    use engine::metrics::Sample;
-
     use super::*;
 
     #[test]
