@@ -242,6 +242,7 @@ fn run_seed(seed: u64) -> Verdict {
 
 #[test]
 fn a_node_keeps_its_promises() {
+    sim_world::log::show_if_wanted();
     let (seeds, alone) = seeds();
     let mut sums: Vec<(&'static str, u64)> = Vec::new();
     let mut add = |name: &'static str, n: u64| match sums.iter_mut().find(|s| s.0 == name) {

@@ -122,7 +122,9 @@ impl Log {
         );
     }
 
-    pub fn acknowledge(&mut self, place: Place, offset: Option<i64>, id: Id) {
+    /// True if it was known to be there before: the answer is to a repeat.
+    pub fn acknowledge(&mut self, place: Place, offset: Option<i64>, id: Id) -> bool {
+        let repeat = self.place.contains_key(&id) || offset.is_none();
         self.acknowledged += 1;
         self.open.remove(&id);
         match offset {
@@ -131,6 +133,7 @@ impl Log {
                 self.somewhere.insert(id);
             }
         }
+        repeat
     }
 
     pub fn acknowledge_in_memory(&mut self, place: Place, offset: i64, id: Id) {

@@ -8,6 +8,7 @@ use engine::rt;
 pub mod check;
 pub mod group;
 pub mod known;
+pub mod log;
 pub mod producer;
 pub mod reader;
 pub mod rough;

@@ -116,11 +116,12 @@ impl Idempotent {
                     first.ids
                 );
                 let batch = lane.pending.pop_front().expect("just seen");
-                outside.count(|c| c.duplicates += u64::from(code == 46));
+                let mut repeat = false;
                 for (id, i) in batch.ids.iter().zip(0..) {
                     let offset = (code == 0 && base >= 0).then_some(base + i);
-                    outside.log(place).acknowledge(place, offset, *id);
+                    repeat |= outside.log(place).acknowledge(place, offset, *id);
                 }
+                outside.count(|c| c.duplicates += u64::from(repeat && batch.sent > 1));
                 true
             }
             45 if refused => false,
