@@ -18,6 +18,8 @@ pub const EXTENT_FILE_BYTES: u64 = 256 << 20;
 /// time by a shard: the journal's next write then waits for 64 KiB at the disk and not for megabytes (docs/measured.md).
 pub const EXTENT_PIECE_BYTES: usize = 1 << 20;
 pub const EXTENT_READ_BYTES: usize = 64 << 10;
+/// Memory of a large buffer that a helper thread makes at a time ([`crate::rt::populate`]), in bytes: a large page.
+pub const POPULATE_BYTES: usize = 2 << 20;
 pub const EXTENT_READS_IN_FLIGHT: u64 = 1;
 /// Extents that a shard writes at one time.
 pub const EXTENT_WRITES: usize = 2;

@@ -26,6 +26,7 @@ use super::{LogError, files};
 use crate::batch::{Batch, BatchHeader, HEADER_BYTES};
 use crate::limits::{
     BLOCK_BYTES, EXTENT_FILE_BYTES, EXTENT_PIECE_BYTES, EXTENT_READ_BYTES, EXTENT_WRITES,
+    POPULATE_BYTES,
 };
 use crate::memory::{Leases, attach};
 use crate::rt::{self, AlignedBuf, File, OpenOptions};
@@ -387,6 +388,9 @@ pub(crate) async fn read(
     let mut out = BytesMut::with_capacity(total);
     let mut crc = 0;
     while out.len() < total {
+        if total >= 2 * POPULATE_BYTES && out.len().is_multiple_of(POPULATE_BYTES) {
+            out = rt::populate(out, POPULATE_BYTES).await;
+        }
         let piece = (total - out.len()).min(EXTENT_READ_BYTES);
         let position = extent.position + out.len() as u64;
         let read = files.read(&file, &path, position, piece).await?;
