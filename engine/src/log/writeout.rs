@@ -326,11 +326,11 @@ mod tests {
                 log.push(e);
                 r.set_commit(RaftIndex((r.commit.0 + ahead).min(r.last.0)));
                 while write(&mut r, &files, &mut disk, forced) {}
-                prop_assert!(r.written_out <= r.commit);
+                prop_assert!(r.written_out <= r.commit, "uncommitted entries are written out");
             }
             let committed = r.commit;
             while write(&mut r, &files, &mut disk, true) {}
-            prop_assert_eq!(r.written_out, committed);
+            prop_assert_eq!(r.written_out, committed, "uncommitted entries are written out, or committed ones aren't");
             let sent: Vec<Bytes> = log[..committed.0 as usize].iter().map(|e| e.data.clone()).collect();
             prop_assert_eq!(batches(&r, &disk), sent);
         }
