@@ -1,6 +1,10 @@
 //! What the simulated tests of the log share: numbered batches, the groups they go to, draws that depend on the seed alone.
 
-#![allow(dead_code, reason = "each of the tests uses a part of it")]
+#![allow(
+    dead_code,
+    unused_imports,
+    reason = "each of the tests uses a part of it"
+)]
 
 use bytes::{Bytes, BytesMut};
 use engine::batch::{self, Batch, HEADER_BYTES, testing};
