@@ -9,6 +9,8 @@ use std::collections::BTreeSet;
 use std::fs;
 
 use fuzz::{TARGETS, seeds};
+// Where what the compiler puts in for coverage is defined.
+use libfuzzer_sys as _;
 
 #[test]
 fn seeds_are_what_is_encoded_today() {

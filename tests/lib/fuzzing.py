@@ -33,10 +33,10 @@ def work():
     return pathlib.Path(os.environ.get("CARGO_TARGET_DIR", proc.ROOT / "target")) / "fuzz"
 
 
-def cargo(simulated, coverage, *args):
+def cargo(simulated, *args):
     """(command, environment) of a cargo command on the crate. --target keeps the flags away from build scripts."""
-    flags = (COVERAGE if coverage else []) + (["--cfg", "tailrace_sim"] if simulated else [])
-    folder = work() / ("cover" if coverage else "plain") / ("sim" if simulated else "kafka")
+    flags = COVERAGE + (["--cfg", "tailrace_sim"] if simulated else [])
+    folder = work() / ("sim" if simulated else "kafka")
     env = {**os.environ, "CARGO_TARGET_DIR": str(folder), "CARGO_ENCODED_RUSTFLAGS": "\x1f".join(flags)}
     env.pop("RUSTFLAGS", None)
     return (["cargo", *args, "--locked", "--release", "--target", HOST, "--manifest-path", str(FUZZ / "Cargo.toml")], env,
@@ -49,7 +49,7 @@ def build(targets):
     for simulated in (False, True):
         wanted = [t for t in targets if (t in SIMULATED) == simulated]
         if wanted:
-            command, env, folder = cargo(simulated, True, "build", "--quiet", *[w for t in wanted for w in ("--bin", t)])
+            command, env, folder = cargo(simulated, "build", "--quiet", *[w for t in wanted for w in ("--bin", t)])
             subprocess.run(command, env=env, check=True, stdin=subprocess.DEVNULL)
             built |= {t: folder / t for t in wanted}
     return built
@@ -58,7 +58,7 @@ def build(targets):
 def selftest():
     """The crate's own tests: seeds are today's and sound, and what was found once is found no more."""
     for simulated in (False, True):
-        command, env, _ = cargo(simulated, False, "test", "--quiet", "--tests")
+        command, env, _ = cargo(simulated, "test", "--quiet", "--tests")
         subprocess.run(command, env=env, check=True, stdin=subprocess.DEVNULL)
 
 
