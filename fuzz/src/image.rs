@@ -184,7 +184,7 @@ pub fn make(seed: u64) -> Image {
             next_id += 1;
         }
         let (ids, written, mut random) =
-            (ids.clone(), written.clone(), Random::seeded(random.next()));
+            (ids.clone(), written.clone(), Random::seeded(random.any()));
         let ended = world.run(move || async move {
             let opened = open(shards).await.expect("a directory of ours opens");
             let (failed, _sources) = watch(&opened.logs);
@@ -285,7 +285,7 @@ impl Work {
                 let bytes = random.below(if large { 8000 } else { 200 });
                 next_offset = Offset(base.0 + i64::from(records));
                 let epoch = term.leader_epoch().unwrap_or(LeaderEpoch(i32::MAX));
-                data = numbered(random.next(), records, bytes).stamped(base, epoch);
+                data = numbered(random.any(), records, bytes).stamped(base, epoch);
                 let mut written = self.written.borrow_mut();
                 written
                     .entry((log.id(), base))

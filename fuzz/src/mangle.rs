@@ -78,7 +78,7 @@ pub fn mangle(random: &mut Random<'_>, files: &mut Files, image: &Image) -> bool
         3 => {
             let end = bytes.len().min(at + 1 + random.below(600));
             for b in &mut bytes[at..end] {
-                *b = random.next() as u8;
+                *b = random.any() as u8;
             }
         }
         4 => {
@@ -119,7 +119,7 @@ pub fn mangle(random: &mut Random<'_>, files: &mut Files, image: &Image) -> bool
             let fill = if random.one_in(2) {
                 0
             } else {
-                random.next() as u8
+                random.any() as u8
             };
             bytes.resize(bytes.len() + more, fill);
         }
@@ -166,7 +166,7 @@ fn change_field(random: &mut Random<'_>, bytes: &mut [u8]) {
         // A varint that is as large as can be, or bytes.
         match random.below(3) {
             0 => bytes[at..end].fill(0xff),
-            1 => bytes[at] = random.next() as u8,
+            1 => bytes[at] = random.any() as u8,
             _ => bytes[at] ^= 1 << random.below(8),
         }
     }

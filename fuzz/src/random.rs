@@ -39,7 +39,7 @@ impl<'a> Random<'a> {
         (0..count).fold(0, |n, _| n << 8 | u64::from(self.byte()))
     }
 
-    pub fn next(&mut self) -> u64 {
+    pub fn any(&mut self) -> u64 {
         self.bytes(8)
     }
 
@@ -82,7 +82,7 @@ impl<'a> Random<'a> {
         match self.below(4) {
             0 | 1 => *self.of(&EDGES),
             2 => near.wrapping_add(self.below(9) as u64).wrapping_sub(4),
-            _ => self.next() >> self.below(64),
+            _ => self.any() >> self.below(64),
         }
     }
 }

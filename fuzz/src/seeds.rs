@@ -51,7 +51,7 @@ pub fn of(_target: &str) -> Vec<(String, Vec<u8>)> {
     (0..12)
         .map(|n| {
             let length = 16 << (n % 4);
-            let draws = (0..length).map(|_| random.next() as u8).collect();
+            let draws = (0..length).map(|_| random.any() as u8).collect();
             (format!("{n:02}"), draws)
         })
         .collect()

@@ -1,4 +1,8 @@
 #![cfg_attr(not(tailrace_sim), no_main)]
+#![allow(
+    clippy::disallowed_methods,
+    reason = "what libFuzzer's macro makes opens files"
+)]
 
 #[cfg(not(tailrace_sim))]
 libfuzzer_sys::fuzz_target!(|input: &[u8]| {
