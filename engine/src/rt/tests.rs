@@ -373,6 +373,25 @@ fn tasks_that_yield_all_the_time_do_not_hold_up_what_comes_in() {
     });
 }
 
+/// What tasks ask of the kernel goes to it between slices, also when there is always a task that can run.
+#[cfg(not(tailrace_sim))]
+#[test]
+fn tasks_that_yield_all_the_time_do_not_hold_up_what_goes_out() {
+    on_a_shard("asked", |dir| async move {
+        let busy = spawn(Queue::Latency, async {
+            loop {
+                yield_now().await;
+            }
+        });
+        // Readiness of sockets is asked for in the ring, and what is done to files.
+        pair().await;
+        let file = File::open(&dir.join("f"), writing()).await.unwrap();
+        file.write_at(0, AlignedBuf::zeroed(4096)).await.unwrap();
+        file.close().await.unwrap();
+        drop(busy);
+    });
+}
+
 fn any_port() -> std::net::SocketAddr {
     "127.0.0.1:0".parse().unwrap()
 }

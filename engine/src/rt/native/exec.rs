@@ -160,11 +160,9 @@ impl Shard {
             if main.join.value.take().is_some() {
                 break;
             }
-            if self.has_ready() {
-                continue;
-            }
-            // What the tasks asked for goes to the kernel at once; much is done by then.
-            if self.ring.submit_pending() && self.ring.turn() > 0 {
+            // What the tasks asked for goes to the kernel at once, whoever else can run; much is done by then.
+            let asked = self.ring.submit_pending();
+            if self.has_ready() || asked && self.ring.turn() > 0 {
                 continue;
             }
             self.idle();

@@ -2,7 +2,7 @@
 //!
 //! SINGLE_ISSUER, DEFER_TASKRUN and TASKRUN_FLAG, journal files registered: measured, this has the shortest tail. A journal write is synced by itself (RWF_DSYNC) or by a sync behind it, see [`Durable`]. The kernel runs its part of
 //! a completion when we enter it, and says by a flag that there is something to run; the executor looks at that flag each turn and in its spins.
-//! Entries are submitted together, at the end of a turn; journal writes at once.
+//! Entries are submitted together, at the end of each turn; journal writes at once.
 //!
 //! Invariants: an operation's buffer, path and file live in its slot of `ops` until its completion was seen, whoever still waits for it; a ring with
 //! buffers in the kernel's hands is never closed ([`Ring::quiesce`]). The ring is used by its shard's thread alone.
