@@ -13,7 +13,7 @@ import wire
 from wire import array, string
 
 I32_MAX = 2**31 - 1
-OFFSET_COMMIT, OFFSET_FETCH, JOIN_GROUP, INIT_PRODUCER_ID, DESCRIBE_CONFIGS = 8, 9, 11, 22, 32
+OFFSET_COMMIT, OFFSET_FETCH, FIND_COORDINATOR, JOIN_GROUP, INIT_PRODUCER_ID, DESCRIBE_CONFIGS = 8, 9, 10, 11, 22, 32
 TOPIC = "bytes"
 CLOSED, TOLD, FINE, LEFT = "closed", "told", "fine", "left"
 
@@ -28,8 +28,8 @@ def i32(number):
 
 
 def fetch_session(session, epoch, topics, forgotten=()):
-    """Fetch 7 with `topics` as (name, partitions)."""
-    return struct.pack(">iiiibii", -1, 0, 0, 1 << 20, 0, session, epoch) + array(
+    """Fetch 7 with `topics` as (name, partitions), for one batch at most."""
+    return struct.pack(">iiiibii", -1, 0, 0, 1, 0, session, epoch) + array(
         [string(name) + array([struct.pack(">iqqi", p, 0, -1, 1 << 20) for p in partitions])
          for name, partitions in topics]) + array(list(forgotten))
 
@@ -85,7 +85,7 @@ def frames():
         wire.LIST_OFFSETS, 1, i32(-1) + array([string(TOPIC) + array([struct.pack(">iq", 0, -1)] * 100000)])), FINE
     yield 19, "a partition 100,000 times in a Fetch", frame(
         wire.FETCH, 4, struct.pack(">iiiib", -1, 0, 0, 1 << 20, 0) + array([string(TOPIC) + array(
-            [struct.pack(">iqi", 0, 0, 1 << 20)] * 100000)])), TOLD
+            [struct.pack(">iqi", 0, 0, 1 << 20)] * 100000)])), FINE
     yield 19, "a partition 100,000 times in a Produce, without batches", frame(
         wire.PRODUCE, 3, struct.pack(">hhi", -1, -1, 1000) + array([string(TOPIC) + array(
             [i32(0) + i32(-1)] * 100000)])), TOLD

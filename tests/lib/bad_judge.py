@@ -8,7 +8,7 @@ import time
 import metrics
 import proc
 import wire
-from bad_bytes import CLOSED, FINE, LEFT, TOPIC
+from bad_bytes import CLOSED, FIND_COORDINATOR, FINE, LEFT, TOPIC
 
 CLOSING, REFUSING = "a connection is closed", "a request was refused"
 
@@ -99,7 +99,7 @@ class Judge:
     def coordinator(self, connection, group):
         """Waits until groups are served; the first question makes their topic."""
         def found():
-            answer = connection.call(wire.FIND_COORDINATOR, 0, wire.string(group))
+            answer = connection.call(FIND_COORDINATOR, 0, wire.string(group))
             return answer.take("h") == 0
         proc.wait_for("a coordinator", found, 30, every=0.1)
 

@@ -20,7 +20,7 @@ COVERAGE = ["-Cpasses=sancov-module", "-Cllvm-args=-sanitizer-coverage-level=4",
             "-Cllvm-args=-sanitizer-coverage-trace-compares", "--cfg", "fuzzing"]
 SIMULATED = ("recovery", "segments")
 # Target: the longest input, in bytes.
-TARGETS = {"frames": 4096, "batches": 16384, "journal": 16384, "files": 16384, "recovery": 1024, "segments": 1024}
+TARGETS = {"frames": 4096, "batches": 16384, "journal": 20000, "files": 20000, "recovery": 1024, "segments": 1024}
 # An input that takes longer than this, or more memory, is a find.
 INPUT_SECONDS, RSS_MIB = 60, 4096
 
