@@ -33,7 +33,13 @@ class Stalled:
         self.large = large
         for size, sent in large:
             self.open(size, sent)
-        self.held = metrics.total(broker, metrics.MEMORY_USED) - self.before
+        # The last of what was sent may still be on its way.
+        until = time.monotonic() + 10
+        while True:
+            self.held = metrics.total(broker, metrics.MEMORY_USED) - self.before
+            if self.held >= sum(sent for _, sent in large) or time.monotonic() > until:
+                break
+            time.sleep(0.05)
         for _ in range(STALLED):
             self.open(1000, 20)
         for _ in range(1000):
