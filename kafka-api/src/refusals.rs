@@ -45,9 +45,10 @@ impl Refusals {
     }
 }
 
-/// What a client meets that did nothing wrong: it steers it, or has it try again.
+/// What a client meets that did nothing wrong: it steers it, or has it try again. What the disk refuses has lines of its own where that is found.
 fn ordinary(code: i16) -> bool {
-    const ORDINARY: [ErrorCode; 24] = [
+    const ORDINARY: [ErrorCode; 25] = [
+        ErrorCode::KafkaStorageError,
         ErrorCode::OffsetOutOfRange,
         ErrorCode::UnknownTopicOrPartition,
         ErrorCode::LeaderNotAvailable,

@@ -19,7 +19,8 @@ PARTIAL_FRAME_S, SWEEP_S = 30, 5
 STALLED = 10000
 # Sessions that a broker keeps by default, and partitions of the sessions of one shard.
 SESSIONS, SESSION_PARTITIONS = 1000, 100000
-GROUP_MAX_SIZE_REACHED, COORDINATORS = (81, 15, 14), "__consumer_offsets"
+# GROUP_MAX_SIZE_REACHED, INVALID_COMMIT_OFFSET_SIZE: what is told where groups find no more memory; and that of a coordinator that isn't ready.
+NO_ROOM = (81, 28, 15, 14)
 
 
 class Stalled:
@@ -37,7 +38,7 @@ class Stalled:
         until = time.monotonic() + 10
         while True:
             self.held = metrics.total(broker, metrics.MEMORY_USED) - self.before
-            if self.held >= sum(sent for _, sent in large) or time.monotonic() > until:
+            if self.held >= sum(sent for _, sent in large) or self.before >= 16 * MIB or time.monotonic() > until:
                 break
             time.sleep(0.05)
         for _ in range(STALLED):
@@ -87,7 +88,9 @@ class Stalled:
         after = metrics.total(self.broker, metrics.MEMORY_USED)
         p.figures["large_frames_held_mib"] = round(self.held / MIB, 1)
         p.figures["large_frames_given_back_mib"] = round((used - after) / MIB, 1)
-        p.check("2: large frames that have half arrived are counted", self.held >= half, [self.held, half])
+        # Later the batch cache has what they don't take, and gives it back for them: the sum says nothing.
+        if self.before < 16 * MIB:
+            p.check("2: large frames that have half arrived are counted", self.held >= half, [self.held, half])
         p.check("2: their memory is given back", used - after >= half * 3 // 4, [used, after, half])
         self.judge.served("2: they were cut off")
 
@@ -237,7 +240,7 @@ def groups(judge, broker, count):
     for answer in ask(connection, requests, 90):
         error = answer.array(lambda: (answer.string(), answer.array(lambda: answer.take("ih"))))[0][1][0][1]
         errors[error] = errors.get(error, 0) + 1
-    judge.p.check("23: groups commit or are refused", errors.get(0) and set(errors) <= {0, *GROUP_MAX_SIZE_REACHED}, errors)
+    judge.p.check("23: groups commit or are refused", errors.get(0) and set(errors) <= {0, *NO_ROOM}, errors)
     judge.p.figures.update(groups=count, groups_taken=errors.get(0, 0))
     judge.crowd(23, f"{count} groups")
     connection.close()
@@ -283,7 +286,7 @@ def members(judge, broker, count):
     left = len(selector.get_map())
     for key in list(selector.get_map().values()):
         key.fileobj.close()
-    judge.p.check("21: members with 1 MB each are taken or refused", not left and set(errors) <= {0, *GROUP_MAX_SIZE_REACHED, 25, 27},
+    judge.p.check("21: members with 1 MB each are taken or refused", not left and set(errors) <= {0, *NO_ROOM, 25, 27},
                   {"unanswered": left, "closed": closed, **errors})
     judge.p.say(f"{count} members with 1 MB each: errors {errors}, {closed} closed")
     judge.crowd(21, f"{count} members with 1 MB of metadata each")
