@@ -90,6 +90,7 @@ class Stalled:
         p.figures["large_frames_given_back_mib"] = round((used - after) / MIB, 1)
         # Later the batch cache has what they don't take, and gives it back for them: the sum says nothing.
         if self.before < 16 * MIB:
+            p.figures["large_frames_looked_at"] = len(self.large)
             p.check("2: large frames that have half arrived are counted", self.held >= half, [self.held, half])
         p.check("2: their memory is given back", used - after >= half * 3 // 4, [used, after, half])
         self.judge.served("2: they were cut off")

@@ -1,6 +1,6 @@
 //! A shard's executor: two queues of tasks, timers, and a loop that runs what can run and else waits in the ring.
 //!
-//! A turn: take foreign wakes, fire timers, take the ring's completions, run a slice of tasks. Latency tasks go first; the background gets one poll in
+//! A turn: take foreign wakes, fire timers, take the ring's completions, run a slice of tasks, hand the kernel what they asked for. Latency tasks go first; the background gets one poll in
 //! [`BACKGROUND_ONE_IN`], and what is left when no latency task can run. When nothing can run, a pinned shard polls for a while, giving the system the core each time,
 //! then it sleeps in the ring until a completion, a timer or a foreign wake. An overprovisioned one sleeps at once, and so does every shard while operations on
 //! files are in flight: sleeping in the ring itself costs less than polling saves, and a spin, even with `sched_yield`, can starve the kernel's
