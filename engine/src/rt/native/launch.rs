@@ -97,7 +97,7 @@ fn pin(place: Option<usize>) -> io::Result<()> {
     }
 }
 
-/// Asks the system to look after [`SLICE`] whether others of this thread's core want to run. By default it looks after 3 ms, and among the others are this
+/// Asks the system to look after [`SLICE`] whether others of this thread's core want to run. By default it looks after milliseconds, and among the others are this
 /// shard's own kernel workers, which make its writes durable (docs/measured.md). Linux before 6.12 goes on as it did.
 fn run_in_short_slices() {
     // SAFETY: all-zero is a valid sched_attr.
