@@ -6,11 +6,16 @@
 //!
 //! What mimalloc has is made of small pages: in large ones 10,000 partitions took half as much again, and the first touch of each held up its shard.
 //!
+//! A node gives back what mimalloc keeps from a thread beside the shards ([`give_back_beside_the_shards`]), so that no shard does it amid its work, and so
+//! that it happens on a node that has gone quiet too.
+//!
 //! `unsafe`: an allocator is.
 
 use std::alloc::{GlobalAlloc, Layout};
 use std::ffi::{c_int, c_long};
+use std::io;
 use std::ptr::null_mut;
+use std::time::Duration;
 
 use mimalloc::MiMalloc;
 
@@ -23,12 +28,22 @@ const LARGE_PAGE_BYTES: usize = 2 << 20;
 
 /// `mi_option_allow_thp` in `mimalloc.h` of the version that the lock file pins.
 const ALLOW_LARGE_PAGES: c_int = 43;
+/// `mi_option_purge_delay`, in the same place, in milliseconds.
+const PURGE_DELAY: c_int = 15;
+/// So long that no shard ever finds memory that is due.
+const NEVER_MS: c_long = 24 * 3600 * 1000;
+/// How often a node gives back what is free. What is used again and again is there for that long at least.
+const GIVE_BACK_EVERY: Duration = Duration::from_secs(5);
+/// Below the shards: with a core to share it has a tenth of it.
+const NICENESS: c_int = 10;
 /// `PR_THP_DISABLE_EXCEPT_ADVISED` in `linux/prctl.h`, from Linux 6.18 on.
 const EXCEPT_ADVISED: libc::c_ulong = 1 << 1;
 
 unsafe extern "C" {
     fn mi_process_init();
     fn mi_option_set(option: c_int, value: c_long);
+    fn mi_thread_init();
+    fn mi_collect(force: bool);
 }
 
 /// Before the first block is made, and with it mimalloc's first arena, which keeps what was set then.
@@ -45,6 +60,37 @@ extern "C" fn before_main() {
     // Where the system gives large pages to everybody: only to who asks, as `map` does. An older system refuses, and goes on as it did.
     // SAFETY: changes nothing but where large pages are used.
     unsafe { libc::prctl(libc::PR_SET_THP_DISABLE, 1, EXCEPT_ADVISED, 0, 0) };
+}
+
+/// Starts the thread that gives the system what is free, for as long as the process lives.
+///
+/// # Errors
+/// When there can't be another thread.
+pub fn give_back_beside_the_shards() -> io::Result<()> {
+    // SAFETY: may be called at any time, from any thread.
+    unsafe { mi_option_set(PURGE_DELAY, NEVER_MS) };
+    let work = || {
+        // SAFETY: changes this thread alone. Where the system refuses, it has the priority of all.
+        unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, NICENESS) };
+        loop {
+            std::thread::sleep(GIVE_BACK_EVERY);
+            give_back();
+        }
+    };
+    std::thread::Builder::new()
+        .name("give-back".into())
+        .spawn(work)
+        .map(drop)
+}
+
+/// What no thread has in use any more goes back, at most 4 MiB with one call of the system, so that a shard that maps memory meanwhile waits for no more.
+fn give_back() {
+    // SAFETY: both may be called from any thread, as often as one likes. The second looks at this thread's own blocks, which without the first it may not
+    // have any of yet, and then does nothing, and at what all have given up.
+    unsafe {
+        mi_thread_init();
+        mi_collect(true);
+    }
 }
 
 pub struct Allocator;
@@ -183,12 +229,35 @@ mod tests {
         assert!(asks_for_large_pages(large.as_ptr()));
     }
 
+    fn resident() -> u64 {
+        let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
+        statm.split(' ').nth(1).unwrap().parse::<u64>().unwrap() * 4096
+    }
+
+    /// By another thread than the one that had it, which does nothing meanwhile.
+    #[test]
+    fn what_is_free_is_given_back_from_beside() {
+        // SAFETY: as in `give_back_beside_the_shards`.
+        unsafe { super::mi_option_set(super::PURGE_DELAY, super::NEVER_MS) };
+        let undisturbed = (0..20).any(|_| {
+            let before = resident();
+            let blocks: Vec<_> = (0..256).map(|_| vec![1u8; 1 << 20]).collect();
+            let with = resident();
+            drop(blocks);
+            let kept = resident();
+            std::thread::spawn(super::give_back).join().unwrap();
+            with > before + (200 << 20)
+                && kept > before + (150 << 20)
+                && resident() < before + (100 << 20)
+        });
+        assert!(
+            undisturbed,
+            "256 MiB stay resident after they were given back"
+        );
+    }
+
     #[test]
     fn a_large_block_is_given_back_at_once() {
-        let resident = || {
-            let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
-            statm.split(' ').nth(1).unwrap().parse::<u64>().unwrap() * 4096
-        };
         // Other tests of this process take and give memory meanwhile: one turn that they don't disturb is enough.
         let undisturbed = (0..20).any(|_| {
             let before = resident();

@@ -14,10 +14,10 @@ use kafka_api::ServerConfig;
 use node::Plan;
 
 use crate::data_dir::DataDir;
-use crate::exit::{Fatal, cannot_listen};
+use crate::exit::{Exit, Fatal, cannot_listen};
 use crate::office::{self, Desk};
 use crate::settings::{Settings, join};
-use crate::{data_dir, fitness};
+use crate::{allocator, data_dir, fitness};
 
 /// Runs a node until it is asked to stop.
 pub fn serve(settings: &Settings) -> Result<(), Fatal> {
@@ -38,6 +38,8 @@ pub fn serve(settings: &Settings) -> Result<(), Fatal> {
         fitness::check_direct_io(journals)?;
     }
     fitness::warn_of_memory_filesystem(&settings.data_dir);
+    allocator::give_back_beside_the_shards()
+        .map_err(|e| Fatal::new(Exit::Failure, format!("can't start a thread: {e}")))?;
     let shards = settings.shards;
     let plan = Plan::new(
         node(settings, &directory, kafka_addr),

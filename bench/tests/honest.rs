@@ -71,11 +71,17 @@ fn what_was_due_and_is_not_answered_counts_with_its_wait() {
     );
     assert_eq!(result.produce.count, 1_000, "none is left out");
     assert!(
-        (450..=550).contains(&result.unfinished),
+        (200..=800).contains(&result.unfinished),
         "{}",
         result.unfinished
     );
-    assert!(result.produce.p99 > 900_000.0, "{}", result.produce.p99);
+    // One was due every millisecond, and all of them are counted until the half second after the last.
+    let tenth = result.unfinished as f64 * 1000.0 - 10_000.0 + 500_000.0;
+    assert!(
+        result.produce.p99 > tenth - 20_000.0,
+        "{} where the tenth waited {tenth}",
+        result.produce.p99
+    );
     assert!(result.little.holds, "{:?}", result.little);
 }
 

@@ -315,25 +315,29 @@ fn time() {
 fn a_busy_background_does_not_hold_up_the_latency_queue() {
     on_a_shard("busy", |_| async {
         let stop = Rc::new(Cell::new(false));
-        let s = stop.clone();
+        // When the latency queue is due, and the rounds of the background since then: time that the machine gives to others doesn't count.
+        let (due, late) = (Rc::new(Cell::new(now())), Rc::new(Cell::new(0u32)));
+        let (s, d, l) = (stop.clone(), due.clone(), late.clone());
         spawn(Queue::Background, async move {
             while !s.get() {
                 for _ in 0..100 {
                     std::hint::black_box(random_u64());
                 }
+                l.set(l.get() + u32::from(now() > d.get()));
                 yield_if_needed().await;
             }
         })
         .detach();
-        let mut worst = Duration::ZERO;
+        let mut worst = 0;
         sleep(Duration::from_millis(60)).await; // the first sleep may be long
         for _ in 0..50 {
-            let begun = now();
+            due.set(now() + Duration::from_millis(1));
+            late.set(0);
             sleep(Duration::from_millis(1)).await;
-            worst = worst.max(begun.elapsed());
+            worst = worst.max(late.get());
         }
         stop.set(true);
-        assert!(worst < Duration::from_millis(60), "{worst:?}");
+        assert!(worst < 10_000, "{worst} rounds after it was due");
     });
 }
 
