@@ -130,6 +130,16 @@ pub(crate) struct ReplicaState {
     pub policy: LogPolicy,
     /// Counts the memory of entries above `written_out`, over all replicas of the shard.
     pub tail_memory: Option<Meter>,
+    /// Copies that may not be durable yet.
+    carried: Option<Box<Carried>>,
+}
+
+/// Where the first copies of carried entries lie, as long as the second ones may be lost (L6).
+struct Carried {
+    /// In order of their indexes. No more than one tail that may be carried.
+    first: Vec<(RaftIndex, Lsn)>,
+    /// The commit with the last of the second copies.
+    last: Lsn,
 }
 
 impl ReplicaState {
@@ -162,6 +172,7 @@ impl ReplicaState {
             queued: false,
             policy: LogPolicy::default(),
             tail_memory: None,
+            carried: None,
         }
     }
 
@@ -277,9 +288,19 @@ impl ReplicaState {
         self.hard_state.commit = index;
     }
 
-    /// The first journal commit that holds bytes which nothing else does.
+    /// The first journal commit that holds bytes which nothing else does, once all that was put into the journal is durable.
     pub fn bytes_from(&self) -> Option<Lsn> {
         self.slot(self.written_out.next()).map(|s| s.lsn)
+    }
+
+    /// The same for a crash now: a copy that isn't durable holds nothing (L6).
+    pub fn bytes_needed_from(&mut self, durable: Lsn) -> Option<Lsn> {
+        self.carried = self.carried.take().filter(|c| c.last > durable);
+        let first = self.carried.as_ref().and_then(|c| {
+            let left = c.first.iter().find(|(index, _)| *index > self.written_out);
+            left.map(|(_, lsn)| *lsn)
+        });
+        self.bytes_from().into_iter().chain(first).min()
     }
 
     /// L6: the whole tail that isn't written out goes into the journal again, in one step, so that the older copy can go.
@@ -288,6 +309,17 @@ impl ReplicaState {
         let mut run = self.run;
         let hard_state = self.hard_state;
         let id = self.id;
+        let durable = journal.durable_lsn();
+        let before = self.carried.take().filter(|c| c.last > durable);
+        // Carried twice before the second copy was durable: the first one counts still.
+        let first_copy = |index: RaftIndex, lsn: Lsn| {
+            let known = before.as_ref().and_then(|c| {
+                let at = c.first.binary_search_by_key(&index, |(i, _)| *i).ok()?;
+                Some(c.first[at].1)
+            });
+            known.unwrap_or(lsn)
+        };
+        let mut carried = Vec::new();
         let mut first = None;
         for slot in self.slots.iter_mut().skip(from as usize) {
             // A damaged entry has no bytes to carry: its place in the checkpoint is what is left of it.
@@ -301,9 +333,16 @@ impl ReplicaState {
                 next_offset: h.next_offset,
                 data: data.clone(),
             };
+            carried.push((h.index, first_copy(h.index, slot.lsn)));
             slot.lsn = journal.put_entry(id, &entry, &hard_state, true, &mut run);
             first.get_or_insert(slot.lsn);
         }
+        self.carried = first.map(|_| {
+            Box::new(Carried {
+                first: carried,
+                last: journal.open_lsn(),
+            })
+        });
         self.run = run;
         if let Some(lsn) = first {
             self.journaled(lsn);
@@ -528,5 +567,29 @@ pub(crate) mod tests {
         assert!(next > first);
         assert_eq!(r.bytes_from(), Some(next));
         assert_eq!(r.last, RaftIndex(2));
+    }
+
+    #[test]
+    fn l6_the_older_copy_counts_until_the_newer_one_is_durable() {
+        let (mut r, mut j) = (replica(), journal());
+        r.append(&mut j, None, &[batch_entry(1, 1, 0, 2)]);
+        let first = r.bytes_from().unwrap();
+        let second = j.seal_open();
+        r.append(&mut j, None, &[batch_entry(2, 1, 2, 3)]);
+        j.seal_open();
+        r.carry(&mut j);
+        assert!(first < second && second < r.bytes_from().unwrap());
+        assert_eq!(r.bytes_needed_from(second), Some(first));
+        j.seal_open();
+        // Once more, before the copies are durable.
+        r.carry(&mut j);
+        let copies = r.bytes_from().unwrap();
+        assert!(copies > second);
+        assert_eq!(r.bytes_needed_from(second), Some(first));
+        // What was written out needs no copy.
+        r.set_commit(RaftIndex(1));
+        r.written_out = RaftIndex(1);
+        assert_eq!(r.bytes_needed_from(second), Some(second));
+        assert_eq!(r.bytes_needed_from(copies), Some(copies));
     }
 }

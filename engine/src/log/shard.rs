@@ -542,7 +542,8 @@ impl ShardLog {
         let mut r = r.borrow_mut();
         r.removed = true;
         let mut checkpoint = self.0.checkpoint.borrow_mut();
-        let needs = r.bytes_from().into_iter().chain(r.dirty_since).min();
+        let bytes = r.bytes_needed_from(journal.durable_lsn());
+        let needs = bytes.into_iter().chain(r.dirty_since).min();
         checkpoint.removed.push(Removal {
             id,
             needs: needs.unwrap_or(lsn).min(lsn),

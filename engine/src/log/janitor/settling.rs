@@ -18,10 +18,12 @@ impl Janitor {
         let sequence = inner.checkpoint.borrow().sequence;
         let needed = {
             let journal = inner.journal.borrow();
-            let mut needed = journal.durable_lsn().next();
+            let durable = journal.durable_lsn();
+            let mut needed = durable.next();
             for r in inner.replicas.borrow().values() {
-                let r = r.borrow();
-                let first = r.bytes_from().into_iter().chain(r.dirty_since).min();
+                let mut r = r.borrow_mut();
+                let bytes = r.bytes_needed_from(durable);
+                let first = bytes.into_iter().chain(r.dirty_since).min();
                 needed = needed.min(first.unwrap_or(needed));
             }
             // What was removed since the checkpoint was made is said by the next one; until then the replica may be back, and needs what it had.
