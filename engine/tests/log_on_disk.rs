@@ -93,6 +93,7 @@ fn elected(r: &ReplicaLog) -> Option<HardState> {
 }
 
 struct Shard {
+    dir: PathBuf,
     log: ShardLog,
     replicas: Vec<ReplicaLog>,
 }
@@ -198,6 +199,10 @@ enum Do {
     RemoveUnderExtent,
     /// Two batches for each replica, and a last checkpoint, in slices.
     CloseInSlices,
+    /// Until the base of this start is vouched for.
+    Settle,
+    /// Of shard 0, to `copy`.
+    CopyJournal,
     Close,
 }
 
@@ -253,6 +258,7 @@ fn run(dir: &Path, shards: u16, replicas: u64, steps: Vec<Do>) {
             log.set_on_failure(Rc::new(|e| panic!("the log failed: {e}")));
             log.set_state_source(Rc::new(Applied(log.clone())));
             let s = Shard {
+                dir: cfg.data_dir.clone(),
                 log,
                 replicas: logs,
             };
@@ -349,6 +355,11 @@ impl Shard {
                 let waited = ANSWER * slow.most.get() as u32;
                 let slices = 2 * Duration::from_micros(200);
                 assert!(waited <= slices, "others waited for {waited:?} of it");
+            }
+            Do::Settle => rt::sleep(Duration::from_secs(3)).await,
+            Do::CopyJournal => {
+                let dir = &self.dir;
+                std::fs::copy(dir.join("journal-0"), dir.join("copy")).unwrap();
             }
             Do::Close => self.log.close().await.unwrap(),
         }
@@ -559,5 +570,72 @@ fn a_replica_that_goes_while_its_extent_is_written_is_no_failure() {
     let replica = dir.join("partitions").join(format!("{}-r1", group(1)));
     std::fs::write(replica, b"in the way").unwrap();
     start(&dir, 1, 1, vec![Do::RemoveUnderExtent]);
+    std::fs::remove_dir_all(dir).unwrap();
+}
+
+/// Why a start refuses.
+fn refusal(dir: &Path, shards: u16) -> String {
+    let said = Arc::new(Mutex::new(String::new()));
+    let (cfg, told) = (config(dir, shards), said.clone());
+    let launch = Launch {
+        shards: 1,
+        overprovisioned: true,
+        cpus: None,
+        seed: None,
+    };
+    rt::launch(launch, move |_| {
+        let (cfg, told) = (cfg.clone(), told.clone());
+        async move {
+            if let Err(e) = recover(&cfg).await {
+                *told.lock().unwrap() = e.to_string();
+            }
+        }
+    })
+    .unwrap();
+    let said = said.lock().unwrap();
+    assert!(!said.is_empty(), "it starts");
+    said.clone()
+}
+
+/// Batches may have been acknowledged that only the journal held, also where no checkpoint knows of a replica yet.
+#[test]
+fn a_journal_that_was_used_must_be_there() {
+    let dir = temp("lost-journal");
+    let (journal, aside) = (dir.join("journal-1"), dir.join("aside"));
+    start(&dir, 2, 0, vec![Do::Settle]);
+    std::fs::copy(&journal, &aside).unwrap();
+    std::fs::remove_file(&journal).unwrap();
+    assert!(refusal(&dir, 2).contains("is missing"));
+    // Nor with fewer shards: what it held may be another's.
+    assert!(refusal(&dir, 1).contains("is missing"));
+    let length = std::fs::metadata(&aside).unwrap().len();
+    std::fs::write(&journal, vec![0u8; length as usize]).unwrap();
+    assert!(refusal(&dir, 2).contains("is empty"));
+    std::fs::copy(&aside, &journal).unwrap();
+    start(&dir, 2, 0, vec![Do::Settle]);
+    std::fs::copy(&aside, &journal).unwrap();
+    assert!(refusal(&dir, 2).contains("is from before"));
+    std::fs::remove_dir_all(dir).unwrap();
+}
+
+/// L13: what a checkpoint knows of and no journal has is lost by name, and its offsets aren't given out again.
+#[test]
+fn entries_that_a_checkpoint_knows_of_and_no_journal_has_are_named() {
+    let dir = temp("older-journal");
+    start(
+        &dir,
+        1,
+        1,
+        vec![
+            Do::Produce(50, 3, 20),
+            Do::Settle,
+            Do::CopyJournal,
+            Do::Produce(50, 3, 20),
+            Do::Close,
+        ],
+    );
+    std::fs::rename(dir.join("copy"), dir.join("journal-0")).unwrap();
+    let lost = Do::CheckDamaged(Offset(150), Offset(300));
+    start(&dir, 1, 1, vec![lost.clone(), Do::Produce(50, 3, 20), lost]);
     std::fs::remove_dir_all(dir).unwrap();
 }

@@ -3,6 +3,7 @@
 //!
 //! A replica goes only when its topic is on the metadata's list of the removed. One whose topic is merely unknown stays, and is named in the log.
 
+use std::cell::Cell;
 use std::rc::Rc;
 
 use cluster::View;
@@ -18,6 +19,8 @@ pub struct Replicas {
     pub node: NodeId,
     pub groups: Rc<Groups>,
     pub view: Rc<View>,
+    /// What earlier starts decided has been followed.
+    pub caught_up: Cell<bool>,
 }
 
 impl Replicas {
@@ -60,6 +63,12 @@ impl Replicas {
                 continue;
             };
             let voters: Vec<ReplicaId> = partition.replicas.iter().map(|r| r.id).collect();
+            if !self.caught_up.get() {
+                // The end came before its log was durable, or its log is gone.
+                tracing::warn!(
+                    "{group} was made by an earlier start, and has no log here: it begins empty"
+                );
+            }
             if let Err(e) = self.groups.create(own.id, group, &voters) {
                 cannot_create(group, &e);
             }
@@ -88,8 +97,9 @@ impl Replicas {
         }
     }
 
-    /// Names data of this shard that belongs to nothing known, once everything is known.
+    /// Everything that earlier starts decided is known: names data of this shard that belongs to nothing.
     pub fn name_strays(&self) {
+        self.caught_up.set(true);
         for group in self.groups.ids() {
             if group != GroupId::METADATA && self.view.topic_by_id(group.topic).is_none() {
                 tracing::warn!("the data of {group} belongs to no topic that is known; it is kept");

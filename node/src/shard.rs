@@ -169,6 +169,7 @@ async fn open(plan: &Plan, own: Own) -> Result<Running, Fatal> {
         node,
         groups: groups.clone(),
         view: view.clone(),
+        caught_up: Default::default(),
     });
     let follower = replicas.clone();
     let pressure = log.clone();

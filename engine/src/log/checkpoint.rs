@@ -22,7 +22,7 @@ use super::wire::{LARGEST, Reader, put_varint};
 use crate::limits::BLOCK_BYTES;
 use crate::types::*;
 
-const MAGIC: u32 = u32::from_le_bytes(*b"TRC2");
+const MAGIC: u32 = u32::from_le_bytes(*b"TRC3");
 const FRAME_HEADER_BYTES: usize = 4 + 4 + 4 + 1 + 8;
 /// Largest body of a frame that a start accepts, in bytes.
 const MAX_BODY_BYTES: usize = 256 << 20;
@@ -50,6 +50,8 @@ pub struct ReplicaFrame {
     pub manifest: Vec<SegmentMeta>,
     pub extents: Vec<ExtentFile>,
     pub state_at: RaftIndex,
+    /// The offset after entry `state_at`.
+    pub state_next_offset: Offset,
     /// What the layer above needs to go on from `state_at`.
     pub state: Bytes,
 }
@@ -75,6 +77,7 @@ impl ReplicaFrame {
             write: (r.write.file, r.write.entry_end),
             next_generation: r.next_generation,
             terms: terms.copied().collect(),
+            state_next_offset: r.next_offset_after(state_at),
             manifest: r.segments.iter().map(|s| s.meta.borrow().clone()).collect(),
             extents: r.extents.files.clone(),
             state_at,
@@ -109,6 +112,7 @@ impl ReplicaFrame {
             self.write.1,
             self.next_generation,
             self.state_at.0,
+            self.state_next_offset.0 as u64,
         ] {
             put_varint(out, v);
         }
@@ -145,6 +149,7 @@ impl ReplicaFrame {
         let write = (r.number()?, r.number()?);
         let next_generation = r.number()?;
         let state_at = r.index()?;
+        let state_next_offset = r.offset()?;
         let rows = r.count(3)?;
         let mut terms = Vec::with_capacity(rows);
         for _ in 0..rows {
@@ -179,6 +184,7 @@ impl ReplicaFrame {
             manifest,
             extents,
             state_at,
+            state_next_offset,
             state,
         };
         (whole && frame.is_sound()).then_some(frame)
@@ -205,6 +211,7 @@ impl ReplicaFrame {
             && entry_end <= file
             && file.is_multiple_of(BLOCK_BYTES as u64)
             && self.written_out <= self.state_at
+            && self.written_next_offset <= self.state_next_offset
             && self.first <= self.written_out.next()
             && self
                 .terms
@@ -274,12 +281,17 @@ pub fn put_removed(out: &mut BytesMut, owner: Owner, generation: u64, id: Replic
     put_frame(out, owner, generation, REMOVED, |out| put_varint(out, id.0));
 }
 
-/// Makes what was put before it count. `sequence` goes up by one a checkpoint of the shard, across generations and starts.
-pub fn put_commit(out: &mut BytesMut, owner: Owner, generation: u64, sequence: u64) {
+/// Makes what was put before it count. `sequence` goes up by one a checkpoint of the shard, across generations and starts. `by` is the start that writes it:
+/// the shard's journal knows that start, and is needed. [`RETIRED`] says that the shard is no more, and needs none.
+pub fn put_commit(out: &mut BytesMut, owner: Owner, generation: u64, sequence: u64, by: BootEpoch) {
     put_frame(out, owner, generation, COMMIT, |out| {
-        put_varint(out, sequence)
+        put_varint(out, sequence);
+        put_varint(out, by.0);
     });
 }
+
+/// In place of the start that wrote a checkpoint: the last one of a shard that is no more.
+pub const RETIRED: BootEpoch = BootEpoch(0);
 
 /// What a shard's checkpoint files say.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -290,6 +302,8 @@ pub struct Loaded {
     pub sequence: u64,
     /// All of them.
     pub sequences: Vec<u64>,
+    /// The start that wrote the newest commit, or [`RETIRED`].
+    pub by: BootEpoch,
     pub replicas: BTreeMap<ReplicaId, ReplicaFrame>,
     /// Those that were removed. Ids are never reused: whatever else speaks of them is older.
     pub removed: BTreeSet<ReplicaId>,
@@ -320,7 +334,8 @@ pub fn load(bytes: &[u8], owner: Owner, into: &mut Loaded) {
                 waiting.push((ReplicaId(id), None));
             }
             COMMIT => {
-                let Some(sequence) = Reader::new(body).number() else {
+                let mut r = Reader::new(body);
+                let (Some(sequence), Some(by)) = (r.number(), r.number()) else {
                     break;
                 };
                 for (id, frame) in waiting.drain(..) {
@@ -335,6 +350,7 @@ pub fn load(bytes: &[u8], owner: Owner, into: &mut Loaded) {
                 into.generation = g;
                 into.sequence = sequence;
                 into.sequences.push(sequence);
+                into.by = BootEpoch(by);
             }
             _ => break,
         }
@@ -418,6 +434,7 @@ mod tests {
                 last_index: RaftIndex(written),
             }],
             state_at: RaftIndex(written + 2),
+            state_next_offset: Offset(written as i64 * 2 + 3),
             state: Bytes::from_static(b"opaque"),
         }
     }
@@ -435,7 +452,7 @@ mod tests {
         for id in removed {
             put_removed(&mut out, OWNER, generation, ReplicaId(*id));
         }
-        put_commit(&mut out, OWNER, generation, sequence);
+        put_commit(&mut out, OWNER, generation, sequence, BootEpoch(2));
         let mut out = out.to_vec();
         out.resize(out.len().next_multiple_of(4096), 0);
         out
@@ -460,7 +477,7 @@ mod tests {
         let whole = file.len();
         file.extend(&checkpoint(4, 12, &[frame(2, 50)], &[]));
         let l = loaded(&[&file]);
-        assert_eq!((l.generation, l.sequence), (4, 12));
+        assert_eq!((l.generation, l.sequence, l.by), (4, 12, BootEpoch(2)));
         assert_eq!(frames(&l), vec![frame(1, 9), frame(2, 50)]);
         // A torn third checkpoint leaves the second.
         for cut in whole..file.len() - 4000 {

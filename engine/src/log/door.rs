@@ -84,6 +84,7 @@ pub fn checkpoints() -> Vec<Vec<u8>> {
             manifest: (0..segments).map(meta).collect(),
             extents: Vec::new(),
             state_at: last,
+            state_next_offset: Offset(10 + 30 * segments as i64),
             state: Bytes::from(vec![id as u8; 100]),
         }
     };
@@ -95,7 +96,7 @@ pub fn checkpoints() -> Vec<Vec<u8>> {
         for id in removed {
             checkpoint::put_removed(&mut out, OWNER, 5, ReplicaId(*id));
         }
-        checkpoint::put_commit(&mut out, OWNER, 5, 9);
+        checkpoint::put_commit(&mut out, OWNER, 5, 9, BootEpoch(3));
         out.resize(out.len().next_multiple_of(4096), 0);
         out.to_vec()
     };
@@ -114,7 +115,7 @@ pub fn checkpoint(bytes: &[u8]) -> u64 {
         // What was taken is written again as it is.
         let mut out = BytesMut::new();
         checkpoint::put_replica(&mut out, OWNER, 1, f);
-        checkpoint::put_commit(&mut out, OWNER, 1, 1);
+        checkpoint::put_commit(&mut out, OWNER, 1, 1, BootEpoch(3));
         let mut again = Loaded::default();
         checkpoint::load(&out, OWNER, &mut again);
         assert_eq!(again.replicas.get(&f.id), Some(f), "a frame comes back");

@@ -77,6 +77,7 @@ impl RecoveredReplica {
             manifest: Vec::new(),
             extents: Vec::new(),
             state_at: RaftIndex(0),
+            state_next_offset: Offset(0),
             state,
         };
         RecoveredReplica::of_frame(frame, journal)
@@ -202,6 +203,25 @@ impl RecoveredReplica {
         let first = self.last().next().min(first);
         self.lose(first, run.last, run.term, run.next_offset, at.1);
         run.last.0 + 1 - first.0
+    }
+
+    /// Entries up to here were durable when the frame was captured.
+    pub fn lost_below_state(&self) -> u64 {
+        self.frame.state_at.0.saturating_sub(self.last().0)
+    }
+
+    /// L13: their offsets aren't given out again, as the frame says where they end.
+    pub fn lose_below_state(&mut self) {
+        let first = self.last().next();
+        if first > self.frame.state_at {
+            return;
+        }
+        let (at, end) = (self.frame.state_at, self.frame.state_next_offset);
+        let found = self.slots.back().map_or(Term(0), |s| s.header.term);
+        let term = self.frame.terms.last().map_or(found, |row| row.term);
+        self.hole = self.hole.max(Some(self.frame.captured.0));
+        self.commit = self.commit.max(at);
+        self.lose(first, at, term.max(found), end, Lsn(0));
     }
 
     /// L5: a segment may end in the front of the entry that was to be written next. If that one is lost, or was cut and another has its index, nothing can

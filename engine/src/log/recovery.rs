@@ -24,7 +24,7 @@ use super::replay::{JournalScan, Step};
 use super::space::Space;
 use super::superblock::{ChainPoint, Superblock};
 use super::{LogError, StoreConfig};
-use crate::rt::{self, File, OpenOptions};
+use crate::rt;
 use crate::types::*;
 
 /// How far the shards have come in making what earlier starts left unneeded. Nothing of it goes before all of them have done the step before.
@@ -412,18 +412,6 @@ async fn load_checkpoints(
     Ok(loaded)
 }
 
-async fn is_empty(path: &Path) -> Result<bool, LogError> {
-    let file = File::open(path, OpenOptions::default())
-        .await
-        .map_err(io_error("cannot open", path))?;
-    let empty = file
-        .is_empty()
-        .await
-        .map_err(io_error("cannot stat", path))?;
-    file.close().await.map_err(io_error("cannot close", path))?;
-    Ok(empty)
-}
-
 /// What a start before was removing.
 async fn remove_trash(dir: &Path) -> Result<(), LogError> {
     for name in list(dir)
@@ -493,7 +481,8 @@ pub async fn recover(cfg: &StoreConfig) -> Result<Recovery, LogError> {
     let names = list(&cfg.data_dir).await?;
     let checkpoint_numbers = numbered(&names, "checkpoint-");
     let journal_numbers = numbered(&list(cfg.journal_dir()).await?, "journal-");
-    let mut holds_replicas = BTreeSet::new();
+    // Journals that shards had, and the last start of which they must know.
+    let mut needed: BTreeMap<u32, BootEpoch> = BTreeMap::new();
     let mut checkpoints: BTreeMap<u32, (u64, u64)> = BTreeMap::new();
     let mut readable: BTreeMap<u32, Vec<u64>> = BTreeMap::new();
     for &number in &checkpoint_numbers {
@@ -508,8 +497,8 @@ pub async fn recover(cfg: &StoreConfig) -> Result<Recovery, LogError> {
             .unwrap_or(l.generation);
         checkpoints.insert(number, (generation, l.sequence));
         readable.insert(number, l.sequences);
-        if !l.replicas.is_empty() {
-            holds_replicas.insert(number);
+        if l.by != checkpoint::RETIRED {
+            needed.insert(number, l.by);
         }
         assembly.dead.extend(l.removed);
         for f in l.replicas.into_values() {
@@ -534,17 +523,14 @@ pub async fn recover(cfg: &StoreConfig) -> Result<Recovery, LogError> {
     }
 
     // Acknowledged batches may lie in the journal only: without it nothing may go on as if they had never been.
-    for &number in checkpoint_numbers
-        .iter()
-        .filter(|n| holds_replicas.contains(n))
-    {
-        let path = journal_path(cfg, number);
-        if !journal_numbers.contains(&number) || is_empty(&path).await? {
-            let why = format!(
-                "the journal of shard {number} is missing or empty, but its checkpoints are here; put the file back, or set journal-dir to where the journals are"
-            );
-            return Err(LogError::Format { path, why });
-        }
+    let lost = |number: u32, what: &str| LogError::Format {
+        path: journal_path(cfg, number),
+        why: format!(
+            "the journal of shard {number} is {what}, but its checkpoints are here; put the file back, or set journal-dir to where the journals are"
+        ),
+    };
+    if let Some(number) = needed.keys().find(|n| !journal_numbers.contains(n)) {
+        return Err(lost(*number, "missing"));
     }
     let mut scans = Vec::new();
     for &number in &journal_numbers {
@@ -553,11 +539,19 @@ pub async fn recover(cfg: &StoreConfig) -> Result<Recovery, LogError> {
             journal: number,
         };
         let path = journal_path(cfg, number);
+        let needed = needed.get(&number);
         let Some(scan) = JournalScan::open(&path, seed).await? else {
+            if needed.is_some() {
+                return Err(lost(number, "empty"));
+            }
             continue;
         };
-        if let Some(last) = scan.superblock.epochs.last() {
-            is_before(last.last, &node, cfg, &path)?;
+        let last = scan.superblock.epochs.last().map(|e| e.last);
+        if let Some(last) = last {
+            is_before(last, &node, cfg, &path)?;
+        }
+        if needed > last.as_ref() {
+            return Err(lost(number, "from before"));
         }
         assembly.losable += scan.superblock.size / record::APPEND_OVERHEAD_BYTES as u64;
         let wanted = scan.superblock.checkpoint_sequence;
@@ -649,6 +643,16 @@ pub async fn recover(cfg: &StoreConfig) -> Result<Recovery, LogError> {
                 path: cfg.journal_dir().to_owned(),
                 why,
             });
+        }
+        let lost = r.lost_below_state();
+        if lost > 0 {
+            take(&mut assembly.losable, lost, cfg.journal_dir())?;
+            tracing::error!(
+                group = %r.frame.group, entries = lost, from = %r.log_end(), to = %r.frame.state_next_offset,
+                "entries of this partition were durable and no journal has them: their offsets (the last not included) are lost and answer an error; restore the journals that belong here, or delete the records"
+            );
+            assembly.report.damaged_entries += lost;
+            r.lose_below_state();
         }
         if !r.finish(node.boot_epoch) {
             let why = format!(

@@ -188,6 +188,16 @@ impl ReplicaState {
         self.slots.get(usize::try_from(at).ok()?)
     }
 
+    /// The offset after an entry that is in memory or the last one written out.
+    pub fn next_offset_after(&self, index: RaftIndex) -> Offset {
+        if index == self.written_out {
+            return self.written_next_offset;
+        }
+        let slot = self.slot(index);
+        let slot = slot.expect("entries above the written-out index are in memory");
+        slot.header.next_offset
+    }
+
     /// L1: hard state first, then entries; an entry replaces everything from its index on.
     pub fn append(
         &mut self,

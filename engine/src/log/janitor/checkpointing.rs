@@ -144,7 +144,13 @@ impl Janitor {
         for r in &draft.removed {
             checkpoint::put_removed(&mut out, owner, generation, r.id);
         }
-        checkpoint::put_commit(&mut out, owner, generation, draft.sequence);
+        checkpoint::put_commit(
+            &mut out,
+            owner,
+            generation,
+            draft.sequence,
+            inner.boot_epoch,
+        );
         at = write_some(&file, &path, at, &mut out, true).await?;
         file.sync().await.map_err(io_error("cannot sync", &path))?;
         inner.metrics.background_syncs.increment();

@@ -14,7 +14,7 @@ use std::time::Duration;
 use super::Janitor;
 use crate::log::LogError;
 use crate::log::extent::ExtentFileId;
-use crate::log::files::{TRASH_PREFIX, io_error, partitions_dir};
+use crate::log::files::{TRASH_PREFIX, io_error, partitions_dir, replica_of_directory};
 use crate::log::replica::ReplicaState;
 use crate::log::segment::{file_name, index_path};
 use crate::log::shard::{Discarded, Inner, Trash};
@@ -285,9 +285,13 @@ fn generation_of(name: &str) -> Option<u64> {
 /// Removes what nothing names: directories that were there at the start and belong to no replica, and files in the directories of this shard's replicas.
 async fn sweep(inner: &Rc<Inner>) -> Result<(), LogError> {
     let mut removed = 0u64;
-    // Replica ids are never reused: none of these can become one.
     let strays = std::mem::take(&mut *inner.strays.borrow_mut());
     for name in strays {
+        // Replica ids are never reused: none of these becomes one. But one may be made again whose log is gone, and then this is where it writes.
+        if replica_of_directory(&name).is_none_or(|(_, id)| inner.replica(id).is_some()) {
+            tracing::warn!(directory = %name, "this directory was there before the replica that uses it: what lies there of earlier starts is lost");
+            continue;
+        }
         let dir = partitions_dir(&inner.cfg.data_dir).join(name);
         tracing::info!(path = %dir.display(), "this directory belongs to no replica: it is removed");
         remove_directory(&dir).await?;

@@ -134,7 +134,13 @@ impl Janitor {
                 shard: number,
             };
             let mut out = BytesMut::new();
-            checkpoint::put_commit(&mut out, owner, generation + 1, sequence);
+            checkpoint::put_commit(
+                &mut out,
+                owner,
+                generation + 1,
+                sequence,
+                checkpoint::RETIRED,
+            );
             let path = checkpoint::path(&inner.cfg.data_dir, number, generation + 1);
             let written = self
                 .with_reserve(async || {
