@@ -11,6 +11,7 @@
     reason = "what is here runs before the shards, beside them or without them"
 )]
 
+mod admin_door;
 mod allocator;
 mod cli;
 mod client;

@@ -1,7 +1,7 @@
 //! The side office: one ordinary thread with a tokio runtime. It hears signals and serves the admin address: `/ready` and `/metrics`.
 //!
 //! Nothing here may affect correctness. It reaches the shards only by ring, through [`Source`], and never touches a partition. Bounds: an answer to
-//! `/metrics` waits [`SCRAPE_TIMEOUT`] for the shards; [`SCRAPES_WAITING`] scrapes wait at one time.
+//! `/metrics` waits [`SCRAPE_TIMEOUT`] for the shards; [`SCRAPES_WAITING`] scrapes wait at one time; connections are bounded by [`crate::admin_door`].
 
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
@@ -24,6 +24,7 @@ use prometheus_client::registry::Registry;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, oneshot};
 
+use crate::admin_door::Door;
 use crate::exit::{Exit, Fatal};
 use crate::fitness::once_free;
 
@@ -96,7 +97,7 @@ where
                 .with_state(shared);
             match tokio::net::TcpListener::from_std(listener) {
                 Ok(listener) => {
-                    if let Err(e) = axum::serve(listener, app).await {
+                    if let Err(e) = axum::serve(Door::new(listener), app).await {
                         tracing::error!("the admin address is closed: {e}");
                     }
                 }

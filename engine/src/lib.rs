@@ -6,6 +6,7 @@
 #![cfg(not(loom))] // The rings alone are checked there: see tests/loom.rs.
 
 pub mod batch;
+pub mod descriptors;
 pub mod limits;
 pub mod line_limit;
 pub mod log;

@@ -62,8 +62,11 @@ pub const LISTEN_BACKLOG: i32 = 1024;
 pub const SEND_BYTES: usize = 128 << 10;
 /// Memory that a replica is counted with besides its entries, in bytes: its group, its log, its place in the metadata (measured: tests/show/spine/8).
 pub const REPLICA_BYTES: u64 = 8 << 10;
-/// Segment files that a node keeps open, over all its shards; each has an equal part. With what a shard needs besides (its ring, its journal, the
-/// checkpoint being written: about 20) a node has at most 4,096 descriptors apart from its connections' up to 32 shards.
+/// Descriptors of a node besides those of its segments and connections: of the process (standard streams, lock, signals, the admin address's connections), and of each shard
+/// (its ring, its journal, its listener, files of the janitor).
+pub const PROCESS_DESCRIPTORS: usize = 64;
+pub const SHARD_DESCRIPTORS: usize = 32;
+/// Segment files that a node keeps open, over all its shards; each has an equal part. Less where few descriptors are allowed ([`crate::descriptors`]).
 pub const OPEN_FILES: usize = 3072;
 /// The least part of them that a shard has.
 pub const OPEN_FILES_MIN: usize = 8;

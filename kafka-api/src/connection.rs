@@ -116,25 +116,35 @@ impl Shard {
                 shard.connections.sweep(shard.idle(), pressed);
             }
         });
-        let too_many = LineLimit::default();
+        let most = most_connections(self.shards);
+        let (too_many, not_accepted) = (LineLimit::default(), LineLimit::default());
         loop {
             let stream = match listener.accept().await {
                 Ok(stream) => stream,
                 Err(error) => {
-                    // Out of descriptors, most likely: others must end first.
-                    tracing::warn!(%error, "a connection could not be accepted");
+                    // The system is out of descriptors, most likely: others must end first.
+                    if let Some(kept_back) = not_accepted.pass(rt::now()) {
+                        tracing::warn!(%error, kept_back, "a connection could not be accepted");
+                    }
                     rt::sleep(Duration::from_millis(100)).await;
                     continue;
                 }
             };
-            if self.connections.open.borrow().len() >= limits::CONNECTIONS {
+            if self.connections.open.borrow().len() >= most {
                 if let Some(kept_back) = too_many.pass(rt::now()) {
-                    tracing::warn!(kept_back, "a connection was refused: there are too many");
+                    tracing::warn!(
+                        kept_back,
+                        most,
+                        "a connection was refused: there are too many (their number follows from `ulimit -n`)"
+                    );
                 }
                 stream.shutdown();
-                continue;
+            } else {
+                // In the books from here on: what has been accepted counts before its task runs.
+                let entry = Entry::new(self.clone(), stream);
+                rt::spawn(Queue::Latency, serve(entry)).detach();
             }
-            rt::spawn(Queue::Latency, serve(self.clone(), stream)).detach();
+            rt::yield_if_needed().await;
         }
     }
 
@@ -151,6 +161,12 @@ impl Shard {
         let ms = self.config.broker.connections_max_idle_ms;
         u64::try_from(ms).map_or(limits::IDLE, Duration::from_millis)
     }
+}
+
+/// Connections of a shard: what descriptors files leave them.
+fn most_connections(shards: u16) -> usize {
+    let division = engine::descriptors::divide(rt::descriptors(), shards);
+    division.map_or(0, |d| d.connections.min(limits::CONNECTIONS))
 }
 
 impl Connections {
@@ -274,46 +290,54 @@ impl Connection {
 /// Leaves the shard's books when the connection's task ends, however it ends.
 struct Entry {
     shard: Rc<Shard>,
+    connection: Rc<Connection>,
     key: usize,
+}
+
+impl Entry {
+    fn new(shard: Rc<Shard>, stream: TcpStream) -> Entry {
+        let connection = Rc::new(Connection {
+            peer: stream.peer_addr().ok(),
+            stream,
+            replies: Pipe::new(limits::REQUESTS_IN_FLIGHT),
+            active: Cell::new(rt::now()),
+            frame_due: Cell::new(None),
+            missing: Cell::new((MemoryClass::PartialFrames, 0)),
+            write_due: Cell::new(None),
+            busy: Cell::new(false),
+            draining: Cell::new(false),
+            refusals: LineLimit::default(),
+            ended: Cell::new(false),
+            reader: RefCell::default(),
+        });
+        let (key, open) = {
+            let mut open = shard.connections.open.borrow_mut();
+            (open.insert(connection.clone()), open.len())
+        };
+        shard.metrics.connections.set(open as u64);
+        let memory = shard.budget.meter(MemoryClass::Cache);
+        memory.add(limits::CONNECTION_BYTES);
+        Entry {
+            shard,
+            connection,
+            key,
+        }
+    }
 }
 
 impl Drop for Entry {
     fn drop(&mut self) {
-        let connection = self.shard.connections.open.borrow_mut().remove(self.key);
+        self.shard.connections.open.borrow_mut().remove(self.key);
         let memory = self.shard.budget.meter(MemoryClass::Cache);
         memory.sub(limits::CONNECTION_BYTES);
-        connection.end();
+        self.connection.end();
         let open = self.shard.connections.open.borrow().len();
         self.shard.metrics.connections.set(open as u64);
     }
 }
 
-async fn serve(shard: Rc<Shard>, stream: TcpStream) {
-    let connection = Rc::new(Connection {
-        peer: stream.peer_addr().ok(),
-        stream,
-        replies: Pipe::new(limits::REQUESTS_IN_FLIGHT),
-        active: Cell::new(rt::now()),
-        frame_due: Cell::new(None),
-        missing: Cell::new((MemoryClass::PartialFrames, 0)),
-        write_due: Cell::new(None),
-        busy: Cell::new(false),
-        draining: Cell::new(false),
-        refusals: LineLimit::default(),
-        ended: Cell::new(false),
-        reader: RefCell::default(),
-    });
-    let (key, open) = {
-        let mut open = shard.connections.open.borrow_mut();
-        (open.insert(connection.clone()), open.len())
-    };
-    shard.metrics.connections.set(open as u64);
-    let memory = shard.budget.meter(MemoryClass::Cache);
-    memory.add(limits::CONNECTION_BYTES);
-    let _entry = Entry {
-        shard: shard.clone(),
-        key,
-    };
+async fn serve(entry: Entry) {
+    let (shard, connection) = (entry.shard.clone(), entry.connection.clone());
     let writer = rt::spawn(Queue::Latency, {
         let (shard, connection) = (shard.clone(), connection.clone());
         async move {

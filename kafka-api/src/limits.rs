@@ -50,7 +50,7 @@ pub const LEASE_PATIENCE: Duration = Duration::from_millis(250);
 pub const STALLED: Duration = Duration::from_secs(1);
 /// Idle read buffers that a shard keeps for its next connection with bytes.
 pub const SPARE_BUFFERS: usize = 16;
-/// Connections of one shard.
+/// Connections of one shard; fewer where the process may have few descriptors ([`engine::descriptors`]).
 pub const CONNECTIONS: usize = 100_000;
 
 /// Bytes of a batch that are checked before other tasks get a turn; also the window of the decompressors.

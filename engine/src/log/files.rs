@@ -1,6 +1,6 @@
 //! The files of a shard's replicas: directories, the few that are open, the rows of their indexes, what has to be synced.
 //!
-//! Open segments and rows of sealed segments' indexes are kept by last use, each within a limit: descriptors in number ([`open_files`]), rows in bytes (the
+//! Open segments and rows of sealed segments' indexes are kept by last use, each within a limit: descriptors in number ([`crate::descriptors`]), rows in bytes (the
 //! budget's class for indexes). A segment in use by a reader or by write-out isn't closed under it; such ones pass the limit at worst, by as many as there are reads and
 //! writes at one time. Rows that the class has no room for at all are read for each use. Called by write-out, readers and the janitor.
 
@@ -15,7 +15,7 @@ use super::LogError;
 use super::lru::Lru;
 use super::readahead::ReadAhead;
 use super::segment::{IndexRow, LoadedRows, Segment, decode_index, index_path};
-use crate::limits::{BLOCK_BYTES, OPEN_FILES, OPEN_FILES_MIN, WHOLE_FILE_PIECE_BYTES};
+use crate::limits::{BLOCK_BYTES, WHOLE_FILE_PIECE_BYTES};
 use crate::memory::{Budget, MemoryClass};
 use crate::metrics::ShardMetrics;
 use crate::rt::{self, AlignedBuf, File, OpenOptions};
@@ -38,11 +38,6 @@ pub(crate) struct Files {
     rows: RefCell<Lru<Weak<Segment>>>,
     /// Segments with bytes that no sync has covered.
     unsynced: RefCell<Vec<Rc<Segment>>>,
-}
-
-/// Segments that each of `shards` keeps open: its part of the node's.
-pub(crate) fn open_files(shards: u16) -> usize {
-    (OPEN_FILES / usize::from(shards.max(1))).max(OPEN_FILES_MIN)
 }
 
 pub(crate) fn io_error<'a>(

@@ -13,7 +13,7 @@ use bytes::Bytes;
 
 use super::directory::Directory;
 use super::extent::{ExtentFiles, ExtentWriters};
-use super::files::{Files, io_error, open_files};
+use super::files::{Files, io_error};
 use super::handle::ReplicaLog;
 use super::janitor::GROW_AT;
 use super::journal::{Journal, Submission, write_error};
@@ -26,6 +26,7 @@ use super::space::{self, DiskState, Space};
 use super::superblock::{ChainPoint, DATA_START, SUPERBLOCK_BYTES, Superblock};
 use super::terms::TermTable;
 use super::{LogError, Patience, StateSource, StoreConfig, block};
+use crate::descriptors::divide;
 use crate::limits::*;
 use crate::memory::{Budget, Leases, MemoryClass, Meter};
 use crate::metrics::ShardMetrics;
@@ -434,7 +435,7 @@ impl ShardLog {
             extent_writers: ExtentWriters::default(),
             files: Files::new(
                 cfg.data_dir.clone(),
-                open_files(cfg.shards),
+                divide(rt::descriptors(), cfg.shards).map_or(OPEN_FILES_MIN, |d| d.segments),
                 budget.clone(),
                 metrics.clone(),
             ),

@@ -9,6 +9,8 @@
 //! A shard is a thread with an executor; what is spawned on it stays on it. Except for [`now`], [`wall_clock_ms`], [`random_u64`] and [`spin_polls`],
 //! everything here must be called on a shard. An ordinary [`std::task::Waker`] of a task may be woken from any thread.
 //!
+//! No operation on a file fails for want of a descriptor: it waits for one.
+//!
 //! Bounds: `limits::DISK_OPS_IN_FLIGHT` operations on files with the kernel per shard, more wait in line; `limits::JOURNAL_WRITES_IN_FLIGHT`.
 //!
 //! Read: this file (tasks, time), `file` and `fs`, `net`, then `native` or `sim`.
@@ -165,6 +167,11 @@ pub async fn populate(buffer: BytesMut, bytes: usize) -> BytesMut {
 /// Polls that a consumer of rings makes before it sleeps: about 20 µs' worth on a pinned shard, none where spinning is not wanted.
 pub fn spin_polls() -> u32 {
     imp::spin_polls()
+}
+
+/// Descriptors that the process may have open, once [`launch`] has raised the limit.
+pub fn descriptors() -> u64 {
+    imp::descriptors()
 }
 
 /// Ends the process (in the simulation: the simulated one) at once.

@@ -26,6 +26,7 @@ use slab::Slab;
 use super::helpers::Helpers;
 use super::ring::Ring;
 use super::{SHARD, now, shard};
+use crate::line_limit::LineLimit;
 use crate::rt::{Queue, nanoseconds};
 
 /// Polls, and time, before the loop looks at timers, the ring and foreign wakes again. The time is also how long a task may go on before
@@ -52,6 +53,8 @@ pub struct Shard {
     remote: Arc<Remote>,
     pub ring: Rc<Ring>,
     pub helpers: RefCell<Option<Helpers>>,
+    /// Files that wait for a descriptor, in the log.
+    pub no_descriptor: LineLimit,
 }
 
 struct Slot {
@@ -142,6 +145,7 @@ impl Shard {
             }),
             ring,
             helpers: RefCell::new(None),
+            no_descriptor: LineLimit::default(),
         }))
     }
 

@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
+use super::descriptors::when_free;
 use super::ring::{Completion, Durable, Handle, Kind, Outcome, Ring, status};
 use super::{disk, shard};
 use crate::limits::{BLOCK_BYTES, WRITE_OUT_BYTES};
@@ -78,8 +79,7 @@ impl File {
     }
 
     pub async fn set_len(&self, len: u64) -> io::Result<()> {
-        let handle = self.handle.second()?;
-        super::blocking(move || handle.set_len(len)).await
+        set_len(&self.handle, len).await
     }
 
     pub async fn allocate(&self, pos: u64, len: u64) -> io::Result<()> {
@@ -89,9 +89,12 @@ impl File {
     pub async fn close(self) -> io::Result<()> {
         let File { ring: _, handle } = self;
         // Another descriptor of the same open file: the last of the two to be closed does the work, and that is the helper's.
-        let last = handle.second()?;
+        // Where there is none the work is this thread's: closing is what gives descriptors back.
+        let last = handle.second();
         drop(handle);
-        super::blocking(move || drop(last)).await;
+        if let Ok(last) = last {
+            super::blocking(move || drop(last)).await;
+        }
         Ok(())
     }
 }
@@ -145,8 +148,7 @@ impl JournalFile {
     }
 
     pub async fn give_back(&self, len: u64) -> io::Result<()> {
-        let handle = self.handle.second()?;
-        super::blocking(move || handle.set_len(len)).await
+        set_len(&self.handle, len).await
     }
 
     pub fn syncs(&self) -> u64 {
@@ -204,10 +206,11 @@ impl Future for JournalWrite {
 async fn open(ring: &Rc<Ring>, path: &Path, flags: i32) -> io::Result<OwnedFd> {
     let c_path = CString::new(path.as_os_str().as_bytes())?;
     let flags = flags | libc::O_CLOEXEC | libc::O_DIRECT;
-    let (result, _) = ring
-        .run(None, Kind::Open { flags }, None, Some(c_path))
-        .await;
-    match result {
+    let opened = when_free(Some(path), async || {
+        let open = Kind::Open { flags };
+        ring.run(None, open, None, Some(c_path.clone())).await.0
+    });
+    match opened.await {
         Ok(Outcome::Opened(fd)) => Ok(fd),
         Ok(Outcome::Bytes(_)) => unreachable!("an open gives a descriptor"),
         Err(e) if e.raw_os_error() == Some(libc::EINVAL) => Err(io::Error::new(
@@ -249,6 +252,11 @@ async fn sync(ring: &Rc<Ring>, handle: &Rc<Handle>) -> io::Result<()> {
         .await
         .0
         .map(|_| ())
+}
+
+async fn set_len(handle: &Rc<Handle>, len: u64) -> io::Result<()> {
+    let second = when_free(None, async || handle.second()).await?;
+    super::blocking(move || second.set_len(len)).await
 }
 
 async fn allocate(ring: &Rc<Ring>, handle: &Rc<Handle>, pos: u64, len: u64) -> io::Result<()> {

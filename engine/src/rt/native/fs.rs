@@ -6,17 +6,20 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use super::blocking;
+use super::descriptors::when_free;
 use crate::rt::fs::Room;
 
 async fn with<T: Send + 'static>(
     path: &Path,
-    f: impl FnOnce(&Path) -> io::Result<T> + Send + 'static,
+    f: impl Fn(&Path) -> io::Result<T> + Clone + Send + 'static,
 ) -> io::Result<T> {
-    let path: PathBuf = path.to_owned();
-    blocking(move || {
-        f(&path).map_err(|e| io::Error::new(e.kind(), format!("{}: {e}", path.display())))
-    })
-    .await
+    let attempt = async || {
+        let (path, f): (PathBuf, _) = (path.to_owned(), f.clone());
+        blocking(move || f(&path)).await
+    };
+    when_free(Some(path), attempt)
+        .await
+        .map_err(|e| io::Error::new(e.kind(), format!("{}: {e}", path.display())))
 }
 
 pub async fn create_dir_all(path: &Path) -> io::Result<()> {
@@ -25,7 +28,7 @@ pub async fn create_dir_all(path: &Path) -> io::Result<()> {
 
 pub async fn rename(from: &Path, to: &Path) -> io::Result<()> {
     let to = to.to_owned();
-    with(from, move |from| std::fs::rename(from, to)).await
+    with(from, move |from| std::fs::rename(from, &to)).await
 }
 
 pub async fn remove_file(path: &Path) -> io::Result<()> {

@@ -7,7 +7,9 @@ use std::thread;
 use std::time::Duration;
 
 use super::Entered;
+use super::descriptors::descriptors;
 use super::exec::Shard;
+use crate::descriptors::divide;
 use crate::rt::Launch;
 use crate::types::ShardId;
 
@@ -22,6 +24,9 @@ where
     Fut: Future<Output = ()> + 'static,
 {
     raise_limits();
+    if divide(descriptors(), l.shards).is_none() {
+        return Err(explain(io::Error::from_raw_os_error(libc::EMFILE)));
+    }
     probe_io_uring()?;
     let places = places(&l)?;
     let alone = places.len() == 1;

@@ -17,6 +17,7 @@ use rand::{RngCore, SeedableRng};
 
 use super::Instant;
 
+mod descriptors;
 mod disk;
 mod exec;
 mod file;
@@ -26,6 +27,7 @@ mod launch;
 mod net;
 mod ring;
 
+pub use descriptors::descriptors;
 pub use exec::{Task, sleep, spawn, yield_if_needed};
 pub use file::{File, JournalFile, JournalWrite};
 pub use helpers::{blocking, populate};

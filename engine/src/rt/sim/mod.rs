@@ -45,6 +45,11 @@ pub use exec::{Task, sleep, spawn, yield_if_needed};
 pub use file::{File, JournalFile, JournalWrite, fs};
 pub use net::{TcpListener, TcpStream, check_port_free};
 
+/// As on a large machine.
+pub fn descriptors() -> u64 {
+    1 << 20
+}
+
 /// How a process is stopped from outside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stop {
