@@ -60,6 +60,8 @@ pub const RECORD_ERRORS: usize = 1_000;
 
 /// Bytes of a Fetch answer, whatever the client asks for (Kafka's `fetch.max.bytes`); the first batch may pass it.
 pub const FETCH_BYTES: usize = 55 << 20;
+/// Partitions of a fetch that are looked at before other tasks get a turn: some 10 µs.
+pub const FETCH_SLICE: usize = 64;
 /// A long poll waits at most this long, whatever the client asks for.
 pub const FETCH_WAIT: Duration = Duration::from_secs(600);
 /// A produce request waits at most this long for its commit, whatever the client asks for.

@@ -123,6 +123,22 @@ def connections(judge, broker):
     deaf.close()
 
 
+def long_poll(judge, broker):
+    """19: a Fetch that names a partition 100,000 times waits at its end until a record comes: it is answered, and nobody else waits for that."""
+    reader, writer = wire.Connection(broker.port, 30), wire.Connection(broker.port, 30)
+    end = writer.list_offsets(TOPIC, [0])[0][1]
+    reader.socket.sendall(frame(wire.FETCH, 4, struct.pack(">iiiib", -1, 20000, 1, 1 << 20, 0) + array(
+        [string(TOPIC) + array([struct.pack(">iqi", 0, end, 1 << 20)] * 100000)])))
+    time.sleep(0.5)
+    writer.call(wire.PRODUCE, 3, wire.produce_body(TOPIC, {0: sealed(body())}, timeout_ms=5000))
+    judge.served("19: a partition 100,000 times in a Fetch that waits")
+    began = time.monotonic()
+    reader.receive()
+    judge.p.check("19: a Fetch that waited is answered when a record comes", time.monotonic() - began < 2, time.monotonic() - began)
+    judge.crowd(19, "a partition 100,000 times in a Fetch that waits")
+    reader.close(), writer.close()
+
+
 def everything(judge, broker, topics, partitions):
     """18: Metadata and DescribeConfigs for all there is. The list says 100,000 topics; so many partitions aren't one broker's, and making
     them takes too long: `topics` topics with `partitions` partitions together it is."""

@@ -96,7 +96,10 @@ pub async fn handle(shard: &Rc<Shard>, request: &Request) -> Result<Answer, Malf
             return Ok(Answer::pieces(pieces).telling([error.code()]));
         }
     };
-    let (mut answers, parts) = resolve(shard, request, &fetch);
+    if !matches!(context, Context::Incremental(_)) {
+        fetch.without_repeats(&rt::yield_if_needed).await;
+    }
+    let (mut answers, parts) = resolve(shard, request, &fetch).await;
     let max_bytes = (fetch.max_bytes.max(0) as usize)
         .min(limits::FETCH_BYTES)
         .min(shard.config.broker.fetch_max_bytes.max(0) as usize);
@@ -226,7 +229,7 @@ fn hints(
 }
 
 /// Finds the owner of each part. What is refused at once has its error; the rest is NOT_LEADER_OR_FOLLOWER's successor to be filled in.
-fn resolve(
+async fn resolve(
     shard: &Rc<Shard>,
     request: &Request,
     fetch: &FetchRequest,
@@ -268,6 +271,9 @@ fn resolve(
             };
             answers.push(PartAnswer::error(error));
             place += 1;
+            if place % limits::FETCH_SLICE == 0 {
+                rt::yield_if_needed().await;
+            }
         }
     }
     (answers, by_shard)

@@ -1,6 +1,7 @@
 //! A fetch on the shard that owns its partitions: look, wait if there is too little, look again at what moved, read, answer.
 //!
-//! Cost follows partitions with data: while a fetch waits, only groups that moved are looked at again. It holds no memory while it waits. What
+//! Cost follows partitions with data: while a fetch waits, only groups that moved are looked at again. Many partitions are looked at in slices of
+//! [`limits::FETCH_SLICE`], between which other tasks have their turns. A fetch holds no memory while it waits or gives way. What
 //! it gives out of the log's memory is leased from the budget's fetch class until it has left for the socket; what is read from disk is leased before it is read, and its
 //! buffers hold their leases. A fetch waits for memory once, for a while, and only while it holds none: then it is answered with what it has.
 
@@ -26,6 +27,8 @@ struct Slot {
     answer: PartAnswer,
     /// Bytes that are there or will be read.
     bytes: usize,
+    /// Those among them that are in the log's memory.
+    ready: usize,
     read: Option<PendingRead>,
 }
 
@@ -38,6 +41,11 @@ impl Slot {
 
     fn is_emptied(&self) -> bool {
         self.bytes > 0 && self.answer.records.is_empty() && self.read.is_none()
+    }
+
+    /// The fetch is answered because of this one, whatever else there is.
+    fn ends(&self) -> bool {
+        !self.answer.error.is_none() || self.answer.diverging.is_some()
     }
 }
 
@@ -58,16 +66,40 @@ pub async fn serve_remote(
     Some(FetchReply { parts, leased })
 }
 
+/// What the slots of a call hold together, kept as they change: nothing goes through all of them because one moved.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Sum {
+    bytes: usize,
+    /// Slots whose answer doesn't wait for more: an error, or a place where logs parted.
+    ends: usize,
+}
+
+impl Sum {
+    fn add(&mut self, slot: &Slot) {
+        self.bytes += slot.bytes;
+        self.ends += usize::from(slot.ends());
+    }
+
+    fn sub(&mut self, slot: &Slot) {
+        self.bytes -= slot.bytes;
+        self.ends -= usize::from(slot.ends());
+    }
+
+    fn is_enough(&self, min_bytes: usize) -> bool {
+        self.ends > 0 || self.bytes >= min_bytes
+    }
+}
+
 /// Serves a call: one answer for each query. The leases stand for what the answers hold of the log's memory.
 pub async fn serve(
     shard: &Rc<Shard>,
     call: &FetchCall,
     waiter: &Rc<Waiter>,
 ) -> (SmallVec<[PartAnswer; 1]>, Option<Leases>) {
-    let mut slots = look_at_all(shard, call);
-    if !enough(&slots, waiter.min_bytes(call.min_bytes)) && call.max_wait_ms > 0 {
+    let (mut slots, sum) = look_at_all(shard, call, Keep::UpToASlice).await;
+    if !sum.is_enough(waiter.min_bytes(call.min_bytes)) && call.max_wait_ms > 0 {
         let wait = Duration::from_millis(u64::from(call.max_wait_ms));
-        let waited = wait_for_enough(shard, call, waiter, &mut slots);
+        let waited = wait_for_enough(shard, call, waiter, &mut slots, sum);
         let _ = rt::timeout(wait, waited).await;
     }
     if waiter.is_cancelled() {
@@ -79,26 +111,39 @@ pub async fn serve(
     (parts, memory)
 }
 
-fn enough(slots: &[Slot], min_bytes: usize) -> bool {
-    let mut bytes = 0;
-    for slot in slots {
-        if !slot.answer.error.is_none() || slot.answer.diverging.is_some() {
-            return true;
-        }
-        bytes += slot.bytes;
-    }
-    bytes >= min_bytes
+/// What becomes of the memory that a look at all queries finds.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Keep {
+    /// There is a lease for it.
+    All,
+    /// There is none: it is kept only where no other task has a turn before it is leased, and else counted and looked for again.
+    UpToASlice,
 }
 
-fn look_at_all(shard: &Shard, call: &FetchCall) -> Vec<Slot> {
+/// Whether other tasks have turns while its queries are looked at.
+fn is_sliced(call: &FetchCall) -> bool {
+    call.queries.len() > limits::FETCH_SLICE
+}
+
+/// Looks at every query, in slices between which other tasks have their turns.
+async fn look_at_all(shard: &Shard, call: &FetchCall, keep: Keep) -> (Vec<Slot>, Sum) {
     let mut slots = Vec::with_capacity(call.queries.len());
-    let mut total = 0;
-    for query in &call.queries {
-        let slot = look(shard, query, total, most(shard, call));
-        total += slot.bytes;
-        slots.push(slot);
+    let mut sum = Sum::default();
+    let empty = keep == Keep::UpToASlice && is_sliced(call);
+    for slice in call.queries.chunks(limits::FETCH_SLICE) {
+        if !slots.is_empty() {
+            rt::yield_if_needed().await;
+        }
+        for query in slice {
+            let mut slot = look(shard, query, sum.bytes, most(shard, call));
+            if empty {
+                slot.empty();
+            }
+            sum.add(&slot);
+            slots.push(slot);
+        }
     }
-    slots
+    (slots, sum)
 }
 
 async fn wait_for_enough(
@@ -106,37 +151,44 @@ async fn wait_for_enough(
     call: &FetchCall,
     waiter: &Rc<Waiter>,
     slots: &mut [Slot],
+    mut sum: Sum,
 ) {
     let mut subscriptions = Subscriptions::default();
-    let mut places = crate::shard::map::<GroupId, SmallVec<[usize; 1]>>();
+    let mut places = crate::shard::map::<GroupId, usize>();
+    // Other tasks may have had turns since the first of them were looked at: what moved meanwhile told nobody.
+    let again = is_sliced(call);
+    let most = most(shard, call);
+    let look_again = |place: usize, slots: &mut [Slot], sum: &mut Sum| {
+        sum.sub(&slots[place]);
+        let mut slot = look(shard, &call.queries[place], sum.bytes, most);
+        // Memory that a look found is not held while waiting.
+        slot.empty();
+        sum.add(&slot);
+        slots[place] = slot;
+    };
     for (place, query) in call.queries.iter().enumerate() {
-        let known: &mut SmallVec<[usize; 1]> = places.entry(query.group).or_default();
-        if known.is_empty()
-            && let Some(group) = shard.groups.get(query.group)
-        {
+        if place > 0 && place % limits::FETCH_SLICE == 0 {
+            rt::yield_if_needed().await;
+        }
+        slots[place].empty();
+        if let Some(group) = shard.groups.get(query.group) {
             subscriptions.add(group, waiter);
         }
-        known.push(place);
-    }
-    // Memory that a look found is not held while waiting.
-    for slot in slots.iter_mut() {
-        slot.empty();
+        places.insert(query.group, place);
+        if again {
+            look_again(place, slots, &mut sum);
+        }
     }
     loop {
-        if enough(slots, waiter.min_bytes(call.min_bytes)) || waiter.is_cancelled() {
+        if sum.is_enough(waiter.min_bytes(call.min_bytes)) || waiter.is_cancelled() {
             return;
         }
-        let moved = waiter.stirred().await;
-        for group in moved {
-            for place in places.get(&group).into_iter().flatten() {
-                let others: usize =
-                    slots.iter().map(|s| s.bytes).sum::<usize>() - slots[*place].bytes;
-                let mut slot = look(shard, &call.queries[*place], others, most(shard, call));
-                slot.empty();
-                slots[*place] = slot;
+        for (group, ()) in waiter.stirred().await {
+            if let Some(place) = places.get(&group) {
+                look_again(*place, slots, &mut sum);
             }
+            rt::yield_if_needed().await;
         }
-        rt::yield_if_needed().await;
     }
 }
 
@@ -145,6 +197,7 @@ fn look(shard: &Shard, query: &FetchQuery, total: usize, max_bytes: usize) -> Sl
     let refused = |code| Slot {
         answer: PartAnswer::error(code),
         bytes: 0,
+        ready: 0,
         read: None,
     };
     let group = match shard.led(query.group) {
@@ -164,6 +217,7 @@ fn look(shard: &Shard, query: &FetchQuery, total: usize, max_bytes: usize) -> Sl
             leader: None,
         },
         bytes: 0,
+        ready: 0,
         read: None,
     };
     match divergence(&group, query) {
@@ -189,7 +243,7 @@ fn look(shard: &Shard, query: &FetchQuery, total: usize, max_bytes: usize) -> Sl
             let bytes: usize = batches.iter().map(|b| b.len()).sum();
             // The first batch comes whole, which only the first partition with data may rely on.
             if total == 0 || bytes <= room {
-                slot.bytes = bytes;
+                (slot.bytes, slot.ready) = (bytes, bytes);
                 slot.answer.records = batches.into();
             }
         }
@@ -245,25 +299,27 @@ fn in_memory(slots: &[Slot]) -> usize {
     slots.iter().map(|s| s.answer.record_bytes()).sum()
 }
 
-/// Takes memory for what goes out of the log's memory. Looks again where a slot has bytes and nothing in it: it waited, for data or for memory.
+/// Takes memory for what goes out of the log's memory. Looks again where a slot has bytes and nothing in it: it waited, for data, for its turn or for memory.
 async fn lease(shard: &Rc<Shard>, call: &FetchCall, slots: &mut Vec<Slot>) -> Option<Leases> {
+    if !is_sliced(call) && slots.iter().any(Slot::is_emptied) {
+        *slots = look_at_all(shard, call, Keep::UpToASlice).await.0;
+    }
+    let bytes: usize = slots.iter().map(|s| s.ready).sum();
+    let mut memory = None;
+    if bytes > limits::UNLEASED_FETCH_BYTES {
+        let log = shard.groups.shard_log();
+        memory = log.memory_now(bytes as u64);
+        if memory.is_none() {
+            // Nothing is held while it waits.
+            slots.iter_mut().for_each(Slot::empty);
+            memory = Some(log.memory(bytes as u64, patience(call)).await?);
+        }
+    }
     if slots.iter().any(Slot::is_emptied) {
-        *slots = look_at_all(shard, call);
+        *slots = look_at_all(shard, call, Keep::All).await.0;
+        keep_within(slots, bytes);
     }
-    let bytes = in_memory(slots);
-    if bytes <= limits::UNLEASED_FETCH_BYTES {
-        return None;
-    }
-    let log = shard.groups.shard_log();
-    if let Some(memory) = log.memory_now(bytes as u64) {
-        return Some(memory);
-    }
-    // Nothing is held while it waits.
-    slots.iter_mut().for_each(Slot::empty);
-    let memory = log.memory(bytes as u64, patience(call)).await?;
-    *slots = look_at_all(shard, call);
-    keep_within(slots, bytes);
-    Some(memory)
+    memory
 }
 
 /// Cuts what was found to `bytes`, whole batches, the first one always.

@@ -14,7 +14,7 @@ use crate::shard::{Map, map};
 /// One fetch that waits. Groups tell it when they move; the caller tells it when it needs less.
 pub struct Waiter {
     /// Groups that moved since they were looked at.
-    moved: RefCell<Vec<GroupId>>,
+    moved: RefCell<Map<GroupId, ()>>,
     min_bytes: Cell<usize>,
     /// The caller is gone.
     cancelled: Cell<bool>,
@@ -25,7 +25,7 @@ pub struct Waiter {
 impl Waiter {
     pub fn new() -> Rc<Waiter> {
         Rc::new(Waiter {
-            moved: RefCell::default(),
+            moved: RefCell::new(map()),
             min_bytes: Cell::new(usize::MAX),
             cancelled: Cell::new(false),
             stirred: Cell::new(false),
@@ -43,7 +43,7 @@ impl Waiter {
     }
 
     /// Waits until something moved or the caller spoke; gives what moved.
-    pub async fn stirred(&self) -> Vec<GroupId> {
+    pub async fn stirred(&self) -> Map<GroupId, ()> {
         poll_fn(|cx| {
             if self.stirred.replace(false) {
                 return Poll::Ready(());
@@ -52,7 +52,7 @@ impl Waiter {
             Poll::Pending
         })
         .await;
-        self.moved.take()
+        self.moved.replace(map())
     }
 
     fn stir(&self) {
@@ -66,12 +66,8 @@ impl Waiter {
 
 impl Watcher for Waiter {
     fn moved(&self, group: GroupId) {
-        let mut moved = self.moved.borrow_mut();
-        // One entry per group and look: a busy group is nearly always the last.
-        if moved.last() != Some(&group) && !moved.contains(&group) {
-            moved.push(group);
-        }
-        drop(moved);
+        // One entry per group and look.
+        self.moved.borrow_mut().insert(group, ());
         self.stir();
     }
 }

@@ -8,6 +8,8 @@ use uuid::Uuid;
 use crate::error::{ErrorCode, Malformed};
 use crate::frame::{Request, finish};
 use crate::handlers::produce::wire::{Endpoint, LeaderHint, write_endpoints, write_leader};
+use crate::limits;
+use crate::shard::map;
 use crate::wire::{Writer, uvarint_bytes};
 
 /// A Fetch request. Topics and partitions in the client's order, which is the order in which they share the answer's bytes.
@@ -145,6 +147,41 @@ impl FetchRequest {
             parts,
             forgotten,
         })
+    }
+
+    /// Leaves of a partition that is named several times the last one, in the place of the first, and drops topics without partitions, as Kafka does. So nothing
+    /// is done for a partition more than once, however often a request names it. `pause` is awaited on the way.
+    pub async fn without_repeats(&mut self, pause: &impl AsyncFn()) {
+        self.topics.retain(|t| t.parts > 0);
+        if self.parts.len() < 2 {
+            return;
+        }
+        let mut numbers = map::<(StrBytes, Uuid), usize>();
+        let mut places = map::<(usize, i32), usize>();
+        let mut kept = SmallVec::<[FetchPart; 1]>::new();
+        let mut parts = self.parts.drain(..).enumerate();
+        for topic in &mut self.topics {
+            let next = numbers.len();
+            let number = *numbers
+                .entry((topic.name.clone(), topic.id))
+                .or_insert(next);
+            let (asked, before) = (topic.parts, kept.len());
+            for (at, part) in parts.by_ref().take(asked) {
+                let place = *places.entry((number, part.index)).or_insert(kept.len());
+                if place < kept.len() {
+                    kept[place] = part;
+                } else {
+                    kept.push(part);
+                }
+                if at % limits::FETCH_SLICE == 0 {
+                    pause().await;
+                }
+            }
+            topic.parts = kept.len() - before;
+        }
+        drop(parts);
+        self.parts = kept;
+        self.topics.retain(|t| t.parts > 0);
     }
 }
 
@@ -317,6 +354,52 @@ mod tests {
 
     fn s(v: &'static str) -> StrBytes {
         StrBytes::from_static_str(v)
+    }
+
+    #[test]
+    fn a_partition_named_again_is_answered_once() {
+        let topic = |name, parts| FetchTopic {
+            name: s(name),
+            id: Uuid::nil(),
+            parts,
+        };
+        let part = |index, fetch_offset| FetchPart {
+            index,
+            current_leader_epoch: -1,
+            fetch_offset,
+            last_fetched_epoch: -1,
+            max_bytes: 1,
+        };
+        let mut fetch = FetchRequest {
+            replica_id: -1,
+            max_wait_ms: 0,
+            min_bytes: 0,
+            max_bytes: 0,
+            session_id: 0,
+            session_epoch: -1,
+            topics: vec![
+                topic("a", 3),
+                topic("none", 0),
+                topic("b", 1),
+                topic("a", 1),
+            ]
+            .into(),
+            parts: vec![part(0, 1), part(1, 2), part(0, 3), part(0, 4), part(1, 5)].into(),
+            forgotten: Vec::new(),
+        };
+        let pauses = std::cell::Cell::new(0);
+        let pause = async || pauses.set(pauses.get() + 1);
+        crate::records::testing::run(fetch.without_repeats(&pause));
+        let topics: Vec<_> = fetch.topics.iter().map(|t| (&*t.name, t.parts)).collect();
+        assert_eq!(topics, [("a", 2), ("b", 1)]);
+        assert_eq!(fetch.parts[..], [part(0, 3), part(1, 5), part(0, 4)]);
+        // One partition, again and again: the others get their turns.
+        fetch.topics = [topic("a", 100_000)].into();
+        fetch.parts = vec![part(7, 1); 100_000].into();
+        pauses.set(0);
+        crate::records::testing::run(fetch.without_repeats(&pause));
+        assert_eq!((fetch.topics[0].parts, fetch.parts.len()), (1, 1));
+        assert!(pauses.get() > 1_000, "{}", pauses.get());
     }
 
     fn library_request(version: i16) -> m::FetchRequest {
