@@ -11,6 +11,7 @@
 //!   when large frames come. A batch larger than the whole class of fetches borrows from both.
 //! - *Fetch*: buffers that segments and extents are read into, taken before the read, with the buffer until its last slice is dropped ([`Lease::attach`]); and
 //!   what answers hold of the log's memory, until it has left for the socket.
+//! - *Answers*: what other requests are told, when it is more than a little: taken before it is made, until it has left for the socket.
 //! - *Index*: rows of sealed segments' indexes.
 //!
 //! Each class of use has a part of the total for itself, so that no kind of work can starve another, and none waits for what another holds: a request
@@ -19,7 +20,7 @@
 //!
 //! Invariants: the bytes granted never exceed a class's cap (what is only counted may, by one append), nor, since the caps add up to it, the total; a waiter that goes away gives up its place and
 //! whatever it was granted. What could never be granted is refused. Waiters are bounded by the tasks of the shard. One budget per shard, `Rc`, not
-//! `Send`; nothing here does I/O. Called by the connections (requests, partial frames), the log (tail, cache) and fetches.
+//! `Send`; nothing here does I/O. Called by the connections (requests, partial frames), the log (tail, cache), fetches, and whoever makes an answer.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -48,6 +49,8 @@ pub enum MemoryClass {
     Cache,
     /// Fetch answers and the reads behind them.
     Fetch,
+    /// Answers to other requests.
+    Answers,
     /// Rows of sealed segments' indexes.
     Index,
 }
@@ -60,24 +63,26 @@ impl MemoryClass {
         MemoryClass::Tail,
         MemoryClass::Cache,
         MemoryClass::Fetch,
+        MemoryClass::Answers,
         MemoryClass::Index,
     ];
 
     /// The class's cap in hundredths of the total.
     fn percent(self) -> u64 {
         match self {
-            MemoryClass::Requests => 15,
+            MemoryClass::Requests => 11,
             MemoryClass::PartialFrames => 7,
             MemoryClass::LargeFrames => 40,
             MemoryClass::Tail => 16,
             MemoryClass::Cache => 6,
             MemoryClass::Fetch => 14,
+            MemoryClass::Answers => 4,
             MemoryClass::Index => 2,
         }
     }
 }
 
-const CLASSES: usize = 7;
+const CLASSES: usize = 8;
 
 /// Asked for more than the class can ever have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -421,14 +426,14 @@ mod tests {
     #[test]
     fn more_than_the_cap_is_refused_and_never_waits() {
         let b = Budget::new(1000);
-        let e = poll(&mut take(&b, MemoryClass::Requests, 151))
+        let e = poll(&mut take(&b, MemoryClass::Requests, 111))
             .unwrap()
             .err();
         assert_eq!(
             e,
             Some(TooLarge {
-                asked: 151,
-                cap: 150
+                asked: 111,
+                cap: 110
             })
         );
         assert!(
@@ -442,8 +447,8 @@ mod tests {
     #[test]
     fn first_come_first_served_within_a_class() {
         let b = Budget::new(1000);
-        let held = b.try_take(MemoryClass::Requests, 125).unwrap();
-        let mut large = take(&b, MemoryClass::Requests, 150);
+        let held = b.try_take(MemoryClass::Requests, 85).unwrap();
+        let mut large = take(&b, MemoryClass::Requests, 110);
         let mut small = take(&b, MemoryClass::Requests, 10);
         assert!(poll(&mut large).is_none());
         assert!(
@@ -466,8 +471,8 @@ mod tests {
     #[test]
     fn a_waiter_that_goes_away_makes_way_and_gives_back() {
         let b = Budget::new(1000);
-        let held = b.try_take(MemoryClass::Requests, 125).unwrap();
-        let mut large = take(&b, MemoryClass::Requests, 150);
+        let held = b.try_take(MemoryClass::Requests, 85).unwrap();
+        let mut large = take(&b, MemoryClass::Requests, 110);
         let mut small = take(&b, MemoryClass::Requests, 10);
         assert!(poll(&mut large).is_none() && poll(&mut small).is_none());
         drop(large);
@@ -524,7 +529,7 @@ mod tests {
     #[test]
     fn a_lease_shrinks() {
         let b = Budget::new(1000);
-        let mut l = b.try_take(MemoryClass::Requests, 125).unwrap();
+        let mut l = b.try_take(MemoryClass::Requests, 105).unwrap();
         l.shrink_to(100);
         l.shrink_to(120);
         assert_eq!((l.bytes(), b.used(MemoryClass::Requests)), (100, 100));

@@ -71,6 +71,10 @@ pub const SLOW_ABOVE_PRESSURE: f32 = 0.5;
 pub const SLOWEST_ANSWER: Duration = Duration::from_millis(50);
 /// Bytes of the log's memory that an answer may hold without a lease.
 pub const UNLEASED_FETCH_BYTES: usize = 16 << 10;
+/// Bytes of any other answer that need no lease.
+pub const UNLEASED_ANSWER_BYTES: usize = 16 << 10;
+/// Bytes of an answer, at most: what would be larger is a defect of ours.
+pub const ANSWER_BYTES: usize = 1 << 30;
 /// A fetch waits this long for memory, then it is answered with nothing; the shorter time when it touches several shards, because it may hold memory of one while it
 /// waits for that of another.
 pub const FETCH_MEMORY_WAIT: Duration = Duration::from_secs(10);

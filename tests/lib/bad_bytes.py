@@ -95,6 +95,7 @@ def frames():
             [i32(0) + i32(len(batch)) + batch] * 100000)])), FINE
     yield 17, "bytes after the end of a request", frame(wire.METADATA, 1, array([]) + bytes(1000)), FINE
     yield 18, "100,000 names in a Metadata", frame(wire.METADATA, 4, array([string("no")] * 100000) + b"\0"), TOLD
+    yield 18, "a topic 100,000 times in a Metadata", frame(wire.METADATA, 4, array([string(TOPIC)] * 100000) + b"\0"), FINE
     yield 18, "100,000 resources in a DescribeConfigs", frame(
         DESCRIBE_CONFIGS, 1, array([b"\x02" + string("no") + i32(-1)] * 100000) + b"\0"), TOLD
     yield 22, "a fetch session that isn't there", frame(

@@ -39,7 +39,7 @@ pub async fn handle(shard: &Rc<Shard>, request: &Request) -> Result<Answer, Malf
         rows.push(row(resource, result));
     }
     let response = AlterConfigsResponse::default().with_responses(rows);
-    Answer::encode(request, &response, request.version)
+    Answer::encode(shard, request, &response, request.version).await
 }
 
 async fn replace(

@@ -17,7 +17,7 @@ use crate::shard::Shard;
 use crate::versions::TABLE;
 use crate::wire::{Reader, Writer};
 
-pub fn handle(shard: &Rc<Shard>, request: &Request) -> Result<Answer, Malformed> {
+pub async fn handle(shard: &Rc<Shard>, request: &Request) -> Result<Answer, Malformed> {
     schema::check(request)?;
     let cluster_id = shard.view.cluster_id();
     let error = check(request, cluster_id.as_deref(), shard.node.0)?;

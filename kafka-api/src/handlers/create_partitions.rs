@@ -47,7 +47,7 @@ pub async fn handle(shard: &Rc<Shard>, request: &Request) -> Result<Answer, Malf
         rows.push(row(topic, result));
     }
     let response = CreatePartitionsResponse::default().with_results(rows);
-    Answer::encode(request, &response, request.version)
+    Answer::encode(shard, request, &response, request.version).await
 }
 
 async fn add(

@@ -51,7 +51,7 @@ pub async fn handle(shard: &Rc<Shard>, request: &Request) -> Result<Answer, Malf
         });
     }
     let response = CreateTopicsResponse::default().with_topics(topics);
-    Answer::encode(request, &response, request.version)
+    Answer::encode(shard, request, &response, request.version).await
 }
 
 async fn create(

@@ -48,7 +48,7 @@ pub async fn handle(shard: &Rc<Shard>, request: &Request) -> Result<Answer, Malf
             .with_error_code(error.code())
     });
     let response = DeleteGroupsResponse::default().with_results(rows.collect());
-    Answer::encode(request, &response, request.version)
+    Answer::encode(shard, request, &response, request.version).await
 }
 
 fn message(error: ErrorCode) -> Option<&'static str> {

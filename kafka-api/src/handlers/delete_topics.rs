@@ -44,7 +44,7 @@ pub async fn handle(shard: &Rc<Shard>, request: &Request) -> Result<Answer, Malf
     }
     let rows = rows.into_iter().map(|r| fit(r, request.version)).collect();
     let response = DeleteTopicsResponse::default().with_responses(rows);
-    Answer::encode(request, &response, request.version)
+    Answer::encode(shard, request, &response, request.version).await
 }
 
 fn invalid(message: &str) -> (i16, String) {

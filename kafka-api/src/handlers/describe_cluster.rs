@@ -24,7 +24,7 @@ pub(crate) const CLUSTER_OPERATIONS: i32 = 8096;
 /// Kafka's "not asked for".
 pub(crate) const OPERATIONS_NOT_TOLD: i32 = i32::MIN;
 
-pub fn handle(shard: &Rc<Shard>, request: &Request) -> Result<Answer, Malformed> {
+pub async fn handle(shard: &Rc<Shard>, request: &Request) -> Result<Answer, Malformed> {
     let asked: DescribeClusterRequest = schema::decode(request, request.version)?;
     let response = match asked.endpoint_type {
         BROKERS => told(shard, &asked),
@@ -37,7 +37,7 @@ pub fn handle(shard: &Rc<Shard>, request: &Request) -> Result<Answer, Malformed>
             format!("There is no endpoint type {other}."),
         ),
     };
-    Answer::encode(request, &response, request.version)
+    Answer::encode(shard, request, &response, request.version).await
 }
 
 fn refused(code: ErrorCode, message: String) -> DescribeClusterResponse {

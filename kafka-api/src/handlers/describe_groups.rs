@@ -36,7 +36,7 @@ pub async fn handle(shard: &Rc<Shard>, request: &Request) -> Result<Answer, Malf
         groups.push(row(group.0, result, operations, request.version));
     }
     let response = DescribeGroupsResponse::default().with_groups(groups);
-    Answer::encode(request, &response, request.version)
+    Answer::encode(shard, request, &response, request.version).await
 }
 
 fn row(

@@ -73,7 +73,7 @@ pub async fn handle(shard: &Rc<Shard>, request: &Request) -> Result<Answer, Malf
             }
         }
     }
-    Answer::encode(request, &response(&asked, answers), request.version)
+    Answer::encode(shard, request, &response(&asked, answers), request.version).await
 }
 
 fn response(asked: &DescribeProducersRequest, answers: Vec<Told>) -> DescribeProducersResponse {

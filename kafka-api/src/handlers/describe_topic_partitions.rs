@@ -51,7 +51,7 @@ pub async fn handle(shard: &Rc<Shard>, request: &Request) -> Result<Answer, Malf
         }
         false => page(shard, &asked),
     };
-    Answer::encode(request, &response, request.version)
+    Answer::encode(shard, request, &response, request.version).await
 }
 
 fn bad_cursor(asked: &DescribeTopicPartitionsRequest) -> bool {

@@ -20,7 +20,7 @@ use crate::shard::Shard;
 const PREFERRED: i8 = 0;
 const UNCLEAN: i8 = 1;
 
-pub fn handle(shard: &Rc<Shard>, request: &Request) -> Result<Answer, Malformed> {
+pub async fn handle(shard: &Rc<Shard>, request: &Request) -> Result<Answer, Malformed> {
     let asked: ElectLeadersRequest = schema::decode(request, request.version)?;
     // Version 0 knows preferred elections alone, which is what the library leaves in the field.
     let kind = asked.election_type;
@@ -56,7 +56,7 @@ pub fn handle(shard: &Rc<Shard>, request: &Request) -> Result<Answer, Malformed>
         // Version 0 has no room for it, and no type that could be wrong.
         false => response.with_error_code(ErrorCode::InvalidRequest.code()),
     };
-    Answer::encode(request, &response, request.version)
+    Answer::encode(shard, request, &response, request.version).await
 }
 
 fn everything(topic: &Topic, kind: i8) -> ReplicaElectionResult {

@@ -44,7 +44,13 @@ pub async fn handle(shard: &Rc<Shard>, request: &Request) -> Result<Answer, Malf
         };
         found.push((key, result));
     }
-    Answer::encode(request, &response(found, request.version), request.version)
+    Answer::encode(
+        shard,
+        request,
+        &response(found, request.version),
+        request.version,
+    )
+    .await
 }
 
 async fn of_group(shard: &Rc<Shard>, group: &str) -> Result<Endpoint, ErrorCode> {

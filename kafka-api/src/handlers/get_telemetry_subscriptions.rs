@@ -23,13 +23,13 @@ use crate::shard::Shard;
 /// How often clients would push, in milliseconds: Kafka's default.
 const PUSH_INTERVAL_MS: i32 = 300_000;
 
-pub fn handle(_shard: &Rc<Shard>, request: &Request) -> Result<Answer, Malformed> {
+pub async fn handle(shard: &Rc<Shard>, request: &Request) -> Result<Answer, Malformed> {
     let asked: GetTelemetrySubscriptionsRequest = schema::decode(request, request.version)?;
     let instance = match asked.client_instance_id {
         id if id.is_nil() => random_uuid(rt::random_u64),
         id => id,
     };
-    Answer::encode(request, &response(instance), request.version)
+    Answer::encode(shard, request, &response(instance), request.version).await
 }
 
 fn response(instance: Uuid) -> GetTelemetrySubscriptionsResponse {

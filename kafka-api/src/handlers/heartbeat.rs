@@ -31,5 +31,5 @@ pub async fn handle(shard: &Rc<Shard>, request: &Request) -> Result<Answer, Malf
         other => unreachable!("a heartbeat is not answered with {other:?}"),
     };
     let response = HeartbeatResponse::default().with_error_code(error.code());
-    Answer::encode(request, &response, request.version)
+    Answer::encode(shard, request, &response, request.version).await
 }

@@ -43,7 +43,7 @@ pub async fn handle(shard: &Rc<Shard>, request: &Request) -> Result<Answer, Malf
         rows.push(row(resource, result));
     }
     let response = IncrementalAlterConfigsResponse::default().with_responses(rows);
-    Answer::encode(request, &response, request.version)
+    Answer::encode(shard, request, &response, request.version).await
 }
 
 pub(crate) fn invalid(message: impl Into<String>) -> Failure {

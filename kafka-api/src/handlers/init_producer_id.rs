@@ -57,7 +57,7 @@ pub async fn handle(shard: &Rc<Shard>, request: &Request) -> Result<Answer, Malf
         Some(_) => Err(ErrorCode::TransactionalIdAuthorizationFailed),
         None => new_id(shard).await,
     };
-    Answer::encode(request, &response(result), request.version)
+    Answer::encode(shard, request, &response(result), request.version).await
 }
 
 async fn new_id(shard: &Rc<Shard>) -> Result<i64, ErrorCode> {

@@ -28,7 +28,13 @@ pub async fn handle(shard: &Rc<Shard>, request: &Request) -> Result<Answer, Malf
         Reply::Refused(error) => refused(member, error),
         other => unreachable!("a join is not answered with {other:?}"),
     };
-    Answer::encode(request, &response(joined, request.version), request.version)
+    Answer::encode(
+        shard,
+        request,
+        &response(joined, request.version),
+        request.version,
+    )
+    .await
 }
 
 fn refused(member: Name, error: ErrorCode) -> Joined {

@@ -43,7 +43,7 @@ pub async fn handle(shard: &Rc<Shard>, request: &Request) -> Result<Answer, Malf
         groups.clear();
     }
     let response = response(groups, error, request.version);
-    Answer::encode(request, &response, request.version)
+    Answer::encode(shard, request, &response, request.version).await
 }
 
 fn response(groups: Vec<Listed>, error: ErrorCode, version: i16) -> ListGroupsResponse {

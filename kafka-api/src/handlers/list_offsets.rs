@@ -82,7 +82,7 @@ pub async fn handle(shard: &Rc<Shard>, request: &Request) -> Result<Answer, Malf
         }
     }
     let response = response(&asked, &answers, request.version);
-    Answer::encode(request, &response, version)
+    Answer::encode(shard, request, &response, version).await
 }
 
 fn served(timestamp: i64, version: i16) -> bool {

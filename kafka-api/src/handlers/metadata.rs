@@ -3,38 +3,43 @@
 //! Answered from the shard's own copy. Version 0 asks for all topics with an empty list, later ones with null. Topics that are asked for by name and
 //! aren't there are created, if node and client allow it (clients can say no from version 4 on), at most [`limits::AUTO_CREATE_TOPICS`] a
 //! request; a moment is spent on their leaders, so that the client needn't ask again. From 10 on topics have ids, from 12 on they can be
-//! asked for by id. Authorized operations are told to who asks for them, from version 8 on, and are all of them: there are no authorizations yet. The controller is told to be the node that is
+//! asked for by id. What is named twice is answered once, as in Kafka: a request of a megabyte could else ask for a large topic a hundred thousand times. The answer is
+//! written by hand, partition by partition, once there is memory for all of it. Authorized operations are told to who asks for them, from version 8 on, and are all of them: there are no authorizations yet. The controller is told to be the node that is
 //! asked: admin requests are served anywhere.
 
 use std::rc::Rc;
 use std::time::Duration;
 
+use bytes::{BufMut, Bytes, BytesMut};
 use cluster::controller::NewTopic;
+use cluster::metadata::Node;
 use cluster::view::Topic;
 use cluster::{Refusal, topic_name};
 use engine::rt;
 use engine::types::TopicId;
-use kafka_protocol::messages::metadata_response::{
-    MetadataResponseBroker, MetadataResponsePartition, MetadataResponseTopic,
-};
-use kafka_protocol::messages::{MetadataRequest, MetadataResponse, TopicName};
-use kafka_protocol::protocol::StrBytes;
+use kafka_protocol::messages::metadata_request::MetadataRequestTopic;
+use kafka_protocol::messages::{MetadataRequest, TopicName};
 use uuid::Uuid;
 
 use crate::error::{ErrorCode, Malformed};
-use crate::frame::Request;
+use crate::frame::{Request, finish};
 use crate::groups::topic as offsets;
-use crate::handlers::Answer;
 use crate::handlers::describe_cluster::CLUSTER_OPERATIONS;
+use crate::handlers::describe_cluster::OPERATIONS_NOT_TOLD;
 use crate::handlers::describe_topic_partitions::TOPIC_OPERATIONS;
+use crate::handlers::{Answer, memory_for};
 use crate::limits;
+use crate::refusals::Refusals;
 use crate::request::{ControllerCall, ControllerReply};
 use crate::schema;
-use crate::shard::Shard;
+use crate::shard::{Map, Shard, map};
+use crate::wire::Writer;
 
 /// How long an answer waits for the leaders of topics that it created.
 const LEADERS_WAIT: Duration = Duration::from_secs(1);
 const LEADERS_LOOK: Duration = Duration::from_millis(2);
+/// Partitions that are written before other tasks may get a turn.
+const PARTITIONS_A_TURN: usize = 128;
 
 /// What is told of one topic.
 enum Told {
@@ -59,21 +64,68 @@ pub async fn handle(shard: &Rc<Shard>, request: &Request) -> Result<Answer, Malf
             let may_create = (version < 4 || asked.allow_auto_topic_creation)
                 && shard.config.broker.auto_create_topics;
             let mut created = 0;
-            for topic in topics {
-                told.push(match topic.name {
+            for (name, id) in once_each(topics, version) {
+                told.push(match name {
                     Some(name) => find(shard, name, may_create, &mut created).await,
-                    None => by_id(shard, topic.topic_id),
+                    None => by_id(shard, id),
                 });
+                rt::yield_if_needed().await;
             }
         }
     }
-    let response = response(shard, &told, version);
-    let response = operations(
-        response,
-        asked.include_cluster_authorized_operations,
-        asked.include_topic_authorized_operations,
-    );
-    Answer::encode(request, &response, version)
+    let out = Out {
+        version,
+        flexible: request.flexible(),
+        cluster_operations: match asked.include_cluster_authorized_operations {
+            true => CLUSTER_OPERATIONS,
+            false => OPERATIONS_NOT_TOLD,
+        },
+        topic_operations: match asked.include_topic_authorized_operations {
+            true => TOPIC_OPERATIONS,
+            false => OPERATIONS_NOT_TOLD,
+        },
+    };
+    let brokers = shard.view.brokers();
+    let cluster_id = shard.view.cluster_id().map(|id| id.to_string());
+    let bytes = bytes_of(&brokers, &told);
+    let memory = memory_for(shard, bytes).await;
+    let head = request.answer(bytes);
+    let controller = shard.node.0;
+    let (answer, refusals) = out
+        .write(
+            head,
+            &brokers,
+            cluster_id.as_deref(),
+            controller,
+            &told,
+            &async || rt::yield_if_needed().await,
+        )
+        .await;
+    Ok(Answer {
+        refusals,
+        ..Answer::held(answer, memory)
+    })
+}
+
+/// What is asked for, each once, as Kafka answers: one id is enough, and names stand for nothing.
+fn once_each(
+    topics: Vec<MetadataRequestTopic>,
+    version: i16,
+) -> impl Iterator<Item = (Option<TopicName>, Uuid)> {
+    let by_id = version >= 12 && topics.iter().any(|t| !t.topic_id.is_nil());
+    let mut named: Map<(Option<TopicName>, Uuid), ()> = map();
+    for topic in topics {
+        match topic.name {
+            _ if by_id && topic.topic_id.is_nil() => {}
+            Some(name) if !by_id => {
+                named.insert((Some(name), Uuid::nil()), ());
+            }
+            _ => {
+                named.insert((None, topic.topic_id), ());
+            }
+        }
+    }
+    named.into_keys()
 }
 
 fn by_id(shard: &Shard, id: Uuid) -> Told {
@@ -151,104 +203,280 @@ pub(crate) async fn wait_for_leaders(shard: &Shard, name: &str) {
     let _ = rt::timeout(LEADERS_WAIT, wait).await;
 }
 
-fn response(shard: &Shard, told: &[Told], version: i16) -> MetadataResponse {
-    let brokers = shard.view.brokers();
-    let brokers = brokers.iter().map(|node| {
-        MetadataResponseBroker::default()
-            .with_node_id(node.id.0.into())
-            .with_host(StrBytes::from_string(node.host.clone()))
-            .with_port(i32::from(node.port))
-            .with_rack(node.rack.clone().map(StrBytes::from_string))
-    });
-    let cluster_id = shard.view.cluster_id();
-    MetadataResponse::default()
-        .with_brokers(brokers.collect())
-        .with_cluster_id(cluster_id.map(|id| StrBytes::from_string(id.to_string())))
-        .with_controller_id(shard.node.0.into())
-        .with_topics(told.iter().map(|t| topic(t, version)).collect())
-}
-
-/// Adds what may be done, where it was asked for.
-fn operations(mut response: MetadataResponse, cluster: bool, topics: bool) -> MetadataResponse {
-    if cluster {
-        response.cluster_authorized_operations = CLUSTER_OPERATIONS;
-    }
-    if topics {
-        for topic in &mut response.topics {
-            topic.topic_authorized_operations = TOPIC_OPERATIONS;
-        }
-    }
-    response
-}
-
-fn topic(told: &Told, version: i16) -> MetadataResponseTopic {
-    match told {
-        Told::Topic(topic) => {
-            let partitions = (0..topic.partitions.len()).map(|p| partition(topic, p, version));
-            MetadataResponseTopic::default()
-                .with_name(Some(StrBytes::from_string(topic.name.to_string()).into()))
-                .with_topic_id(if version >= 10 {
-                    topic.id.0
-                } else {
-                    Uuid::nil()
-                })
-                .with_is_internal(offsets::INTERNAL.contains(&&*topic.name))
-                .with_partitions(partitions.collect())
-        }
-        Told::Missing { name, id, error } => MetadataResponseTopic::default()
-            .with_name(name.clone())
-            .with_topic_id(if version >= 10 { *id } else { Uuid::nil() })
-            .with_error_code(error.code()),
-    }
-}
-
-fn partition(topic: &Topic, p: usize, version: i16) -> MetadataResponsePartition {
-    let replicas: Vec<_> = topic.partitions[p]
-        .replicas
+/// Bytes that an answer takes, at most.
+fn bytes_of(brokers: &[Node], told: &[Told]) -> usize {
+    let brokers = brokers
         .iter()
-        .map(|r| r.node.0.into())
-        .collect();
-    let leader = topic.leader(p as i32);
-    let node = leader.and_then(|l| l.node);
-    let error = match node {
-        Some(_) => ErrorCode::None,
-        None => ErrorCode::LeaderNotAvailable,
-    };
-    let epoch = leader.map_or(-1, |l| l.epoch().0);
-    MetadataResponsePartition::default()
-        .with_error_code(error.code())
-        .with_partition_index(p as i32)
-        .with_leader_id(node.map_or(-1, |n| n.0).into())
-        .with_leader_epoch(if version >= 7 { epoch } else { -1 })
-        .with_isr_nodes(replicas.clone())
-        .with_replica_nodes(replicas)
+        .map(|b| 24 + b.host.len() + b.rack.as_ref().map_or(0, String::len));
+    let topics = told.iter().map(|t| match t {
+        Told::Topic(t) => {
+            let parts = t.partitions.iter();
+            40 + t.name.len() + parts.map(|p| 30 + 8 * p.replicas.len()).sum::<usize>()
+        }
+        Told::Missing { name, .. } => 40 + name.as_ref().map_or(0, |n| n.len()),
+    });
+    96 + brokers.sum::<usize>() + topics.sum::<usize>()
+}
+
+/// How an answer is written.
+#[derive(Clone, Copy)]
+struct Out {
+    version: i16,
+    flexible: bool,
+    cluster_operations: i32,
+    topic_operations: i32,
+}
+
+impl Out {
+    /// Writes the answer behind its header; `turn` lets other tasks run.
+    async fn write(
+        self,
+        mut out: BytesMut,
+        brokers: &[Node],
+        cluster_id: Option<&str>,
+        controller: i32,
+        told: &[Told],
+        turn: &impl AsyncFn(),
+    ) -> (Bytes, Refusals) {
+        let (version, flexible) = (self.version, self.flexible);
+        if version >= 3 {
+            out.put_i32(0);
+        }
+        out.put_array(brokers.len(), flexible);
+        for node in brokers {
+            out.put_i32(node.id.0);
+            out.put_str(&node.host, flexible);
+            out.put_i32(i32::from(node.port));
+            if version >= 1 {
+                out.put_nullable_str(node.rack.as_deref(), flexible);
+            }
+            out.put_no_tags(flexible);
+        }
+        if version >= 2 {
+            out.put_nullable_str(cluster_id, flexible);
+        }
+        if version >= 1 {
+            out.put_i32(controller);
+        }
+        let mut refusals = Refusals::default();
+        out.put_array(told.len(), flexible);
+        for topic in told {
+            self.topic(&mut out, topic, &mut refusals, turn).await;
+            turn().await;
+        }
+        if (8..=10).contains(&version) {
+            out.put_i32(self.cluster_operations);
+        }
+        if version >= 13 {
+            out.put_i16(0);
+        }
+        out.put_no_tags(flexible);
+        finish(&mut out, 0);
+        (out.freeze(), refusals)
+    }
+
+    async fn topic(
+        self,
+        out: &mut BytesMut,
+        told: &Told,
+        refusals: &mut Refusals,
+        turn: &impl AsyncFn(),
+    ) {
+        let (version, flexible) = (self.version, self.flexible);
+        let (error, name, id) = match told {
+            Told::Topic(topic) => (ErrorCode::None, Some(&*topic.name), topic.id.0),
+            Told::Missing { name, id, error } => (*error, name.as_ref().map(|n| &***n), *id),
+        };
+        refusals.note(error.code());
+        out.put_i16(error.code());
+        if version >= 12 {
+            out.put_nullable_str(name, flexible);
+        } else {
+            out.put_str(name.unwrap_or_default(), flexible);
+        }
+        if version >= 10 {
+            out.put_slice(id.as_bytes());
+        }
+        let topic = match told {
+            Told::Topic(topic) => Some(topic),
+            Told::Missing { .. } => None,
+        };
+        if version >= 1 {
+            out.put_u8(
+                topic
+                    .is_some_and(|t| offsets::INTERNAL.contains(&&*t.name))
+                    .into(),
+            );
+        }
+        out.put_array(topic.map_or(0, |t| t.partitions.len()), flexible);
+        for p in 0..topic.map_or(0, |t| t.partitions.len()) {
+            if let Some(topic) = topic {
+                self.partition(out, topic, p, refusals);
+            }
+            if p % PARTITIONS_A_TURN == PARTITIONS_A_TURN - 1 {
+                turn().await;
+            }
+        }
+        if version >= 8 {
+            out.put_i32(self.topic_operations);
+        }
+        out.put_no_tags(flexible);
+    }
+
+    fn partition(self, out: &mut BytesMut, topic: &Topic, p: usize, refusals: &mut Refusals) {
+        let (version, flexible) = (self.version, self.flexible);
+        let leader = topic.leader(p as i32);
+        let node = leader.and_then(|l| l.node);
+        let error = match node {
+            Some(_) => ErrorCode::None,
+            None => ErrorCode::LeaderNotAvailable,
+        };
+        refusals.note(error.code());
+        out.put_i16(error.code());
+        out.put_i32(p as i32);
+        out.put_i32(node.map_or(-1, |n| n.0));
+        if version >= 7 {
+            out.put_i32(leader.map_or(-1, |l| l.epoch().0));
+        }
+        let replicas = &topic.partitions[p].replicas;
+        // All of them, and those in sync.
+        for _ in 0..2 {
+            out.put_array(replicas.len(), flexible);
+            for replica in replicas {
+                out.put_i32(replica.node.0);
+            }
+        }
+        if version >= 5 {
+            out.put_array(0, flexible);
+        }
+        out.put_no_tags(flexible);
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use kafka_protocol::protocol::Encodable;
+    use crate::frame::{self, Frame};
+    use crate::testing;
+    use crate::versions::ApiKey;
+    use std::cell::Cell;
+    use std::future::Future;
+    use std::task::{Context, Poll, Waker};
+
+    use bytes::Buf;
+    use cluster::metadata::{Change, Partition, Replica, Topic as Placed};
+    use engine::types::{NodeId, ReplicaId};
+    use kafka_protocol::messages::{MetadataResponse, ResponseHeader};
+    use kafka_protocol::protocol::{Decodable, HeaderVersion, StrBytes};
+    use proptest::prelude::*;
+
+    fn name(n: &str) -> TopicName {
+        StrBytes::from_string(n.to_string()).into()
+    }
 
     #[test]
-    fn answers_fit_every_version() {
+    fn answers_of_every_version_are_what_the_library_reads() {
         for version in 0..=13 {
-            let name: Option<TopicName> = Some(StrBytes::from_static_str("t").into());
-            let mut missing = vec![Told::Missing {
-                name,
-                id: Uuid::nil(),
-                error: ErrorCode::UnknownTopicOrPartition,
-            }];
-            if version >= 12 {
-                missing.push(Told::Missing {
+            let frame = testing::frame(ApiKey::Metadata, version);
+            let Ok(Frame::Request(request)) = frame::parse(frame) else {
+                panic!("a good frame");
+            };
+            let told = [
+                Told::Missing {
+                    name: Some(name("t")),
+                    id: Uuid::nil(),
+                    error: ErrorCode::UnknownTopicOrPartition,
+                },
+                Told::Missing {
                     name: None,
                     id: Uuid::from_u128(5),
                     error: ErrorCode::UnknownTopicId,
-                });
+                },
+                Told::Topic(topic(1_000)),
+            ];
+            let out = Out {
+                version,
+                flexible: request.flexible(),
+                cluster_operations: 7,
+                topic_operations: 9,
+            };
+            let bytes = bytes_of(&[], &told);
+            let head = request.answer(bytes);
+            let turns = Cell::new(0);
+            let turn = async || turns.set(turns.get() + 1);
+            let mut written = Box::pin(out.write(head, &[], Some("cluster"), 4, &told, &turn));
+            let mut cx = Context::from_waker(Waker::noop());
+            let Poll::Ready((mut answer, refusals)) = written.as_mut().poll(&mut cx) else {
+                panic!("nothing waits here");
+            };
+            assert!(turns.get() >= 1_000 / PARTITIONS_A_TURN);
+            assert!(answer.len() <= bytes, "version {version}");
+            assert!(!refusals.is_empty());
+            assert_eq!(answer.get_i32() as usize, answer.len());
+            let header = MetadataResponse::header_version(version);
+            ResponseHeader::decode(&mut answer, header).unwrap();
+            let got = MetadataResponse::decode(&mut answer, version).unwrap();
+            assert!(answer.is_empty(), "version {version}");
+            let codes: Vec<i16> = got.topics.iter().map(|t| t.error_code).collect();
+            assert_eq!(codes, [3, 100, 0]);
+            let all = &got.topics[2];
+            assert_eq!(all.name, Some(name("placed")));
+            assert_eq!(all.partitions.len(), 1_000);
+            let part = &all.partitions[999];
+            assert_eq!((part.partition_index, part.error_code), (999, 5));
+            assert_eq!(part.replica_nodes, [1i32, 2]);
+            assert_eq!(part.isr_nodes, [1i32, 2]);
+            if version >= 1 {
+                assert_eq!(i32::from(got.controller_id), 4);
             }
-            let topics = missing.iter().map(|t| topic(t, version)).collect();
-            let response = MetadataResponse::default().with_topics(topics);
-            let mut out = bytes::BytesMut::new();
-            response.encode(&mut out, version).unwrap();
+            if version >= 8 {
+                assert_eq!(all.topic_authorized_operations, 9);
+            }
+            if version >= 10 {
+                assert_eq!(all.topic_id, Uuid::from_u128(6));
+            }
+        }
+    }
+
+    fn topic(partitions: usize) -> Rc<Topic> {
+        let view = cluster::view::View::new(NodeId(1));
+        let replica = |node| Replica {
+            node: NodeId(node),
+            id: ReplicaId(node as u64),
+        };
+        let placed = Partition {
+            replicas: vec![replica(1), replica(2)],
+        };
+        view.apply(&Change::TopicCreated(Placed {
+            id: TopicId(Uuid::from_u128(6)),
+            name: "placed".into(),
+            partitions: vec![placed; partitions],
+            configs: Default::default(),
+            config_version: 0,
+        }));
+        view.topic("placed").expect("it was just put there")
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_named_twice_is_asked_for_once(picks in proptest::collection::vec((0..3u8, 0..3u128), 0..50), version in 0i16..=13) {
+            let asked = |&(n, id): &(u8, u128)| MetadataRequestTopic::default()
+                .with_name((n > 0).then(|| name(&n.to_string())))
+                .with_topic_id(Uuid::from_u128(id));
+            let asked: Vec<_> = picks.iter().map(asked).collect();
+            let got: Vec<_> = once_each(asked, version).collect();
+            for (at, one) in got.iter().enumerate() {
+                prop_assert!(!got[..at].contains(one));
+            }
+            let by_id = version >= 12 && picks.iter().any(|p| p.1 > 0);
+            for (n, id) in picks {
+                let wanted = match n {
+                    _ if by_id && id == 0 => continue,
+                    1.. if !by_id => (Some(name(&n.to_string())), Uuid::nil()),
+                    _ => (None, Uuid::from_u128(id)),
+                };
+                prop_assert!(got.contains(&wanted));
+            }
         }
     }
 }

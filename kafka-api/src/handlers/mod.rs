@@ -3,11 +3,13 @@
 use std::rc::Rc;
 
 use bytes::Bytes;
+use engine::memory::{Leases, MemoryClass};
 use engine::types::{GroupId, ShardId};
 use kafka_protocol::protocol::Encodable;
 
 use crate::error::Malformed;
 use crate::frame::{Request, finish};
+use crate::limits;
 use crate::refusals::{Errors, Refusals};
 use crate::shard::Shard;
 use crate::versions::ApiKey;
@@ -67,30 +69,60 @@ impl Answer {
         self
     }
 
-    /// Encodes a message of the library, in the schema of `version`. An answer that its version has no room for is a defect of ours: it is
-    /// logged and the connection closed.
-    pub fn encode<T: Encodable + Errors>(
+    /// One piece, and the memory that it holds until it is written.
+    pub fn held(piece: Bytes, memory: Leases) -> Answer {
+        let mut held = Vec::new();
+        if !memory.is_empty() {
+            held.push(fetch::Held::Here { _memory: memory });
+        }
+        Answer {
+            held,
+            ..Answer::pieces(vec![piece])
+        }
+    }
+
+    /// Encodes a message of the library, in the schema of `version`, once there is memory for it. An answer that its version has no room for is a
+    /// defect of ours: it is logged and the connection closed.
+    pub async fn encode<T: Encodable + Errors>(
+        shard: &Shard,
         request: &Request,
         message: &T,
         version: i16,
     ) -> Result<Answer, Malformed> {
-        let encode = || {
-            let size = message.compute_size(version).map_err(|e| e.to_string())?;
-            let mut out = request.answer(size);
-            message
-                .encode(&mut out, version)
-                .map_err(|e| e.to_string())?;
-            finish(&mut out, 0);
-            Ok(Answer {
-                refusals: Refusals::of(message),
-                ..Answer::pieces(vec![out.freeze()])
-            })
-        };
-        encode().map_err(|why: String| {
+        let failed = |why: String| {
             tracing::error!(api = ?request.api.key, version, why, "an answer could not be encoded");
             Malformed::Answer
+        };
+        let size = message
+            .compute_size(version)
+            .map_err(|e| failed(e.to_string()))?;
+        if size > limits::ANSWER_BYTES {
+            return Err(failed(format!("it would take {size} bytes")));
+        }
+        let memory = memory_for(shard, size).await;
+        let mut out = request.answer(size);
+        message
+            .encode(&mut out, version)
+            .map_err(|e| failed(e.to_string()))?;
+        finish(&mut out, 0);
+        Ok(Answer {
+            refusals: Refusals::of(message),
+            ..Answer::held(out.freeze(), memory)
         })
     }
+}
+
+/// Waits for the memory of an answer, unless it is a small one. One that is larger than all there is waits until it has all of it, so that there is one
+/// such at a time. Called once for an answer, with no other memory of the class in hand, before its bytes are made.
+pub(crate) async fn memory_for(shard: &Shard, bytes: usize) -> Leases {
+    let mut leases = Leases::new();
+    if bytes > limits::UNLEASED_ANSWER_BYTES {
+        let class = MemoryClass::Answers;
+        let bytes = (bytes as u64).min(shard.budget.cap(class));
+        let lease = shard.budget.take(class, bytes).await;
+        leases.push(lease.expect("no more is asked for than the class has"));
+    }
+    leases
 }
 
 /// Whether a name was seen before, in requests that must not name a thing twice.
@@ -138,7 +170,7 @@ pub async fn dispatch(shard: &Rc<Shard>, request: &Request) -> Result<Answer, Ma
         ApiKey::DeleteGroups => Box::pin(delete_groups::handle(shard, request)).await,
         ApiKey::OffsetDelete => Box::pin(offset_delete::handle(shard, request)).await,
         ApiKey::Metadata => Box::pin(metadata::handle(shard, request)).await,
-        ApiKey::ApiVersions => api_versions::handle(shard, request),
+        ApiKey::ApiVersions => Box::pin(api_versions::handle(shard, request)).await,
         ApiKey::CreateTopics => Box::pin(create_topics::handle(shard, request)).await,
         ApiKey::DeleteTopics => Box::pin(delete_topics::handle(shard, request)).await,
         ApiKey::InitProducerId => Box::pin(init_producer_id::handle(shard, request)).await,
@@ -151,13 +183,15 @@ pub async fn dispatch(shard: &Rc<Shard>, request: &Request) -> Result<Answer, Ma
         }
         ApiKey::AlterConfigs => Box::pin(alter_configs::handle(shard, request)).await,
         ApiKey::DescribeLogDirs => Box::pin(describe_log_dirs::handle(shard, request)).await,
-        ApiKey::ElectLeaders => elect_leaders::handle(shard, request),
+        ApiKey::ElectLeaders => Box::pin(elect_leaders::handle(shard, request)).await,
         ApiKey::DescribeProducers => Box::pin(describe_producers::handle(shard, request)).await,
-        ApiKey::GetTelemetrySubscriptions => get_telemetry_subscriptions::handle(shard, request),
+        ApiKey::GetTelemetrySubscriptions => {
+            Box::pin(get_telemetry_subscriptions::handle(shard, request)).await
+        }
         ApiKey::PushTelemetry => Box::pin(push_telemetry::handle(shard, request)).await,
         ApiKey::DeleteRecords => Box::pin(delete_records::handle(shard, request)).await,
         ApiKey::CreatePartitions => Box::pin(create_partitions::handle(shard, request)).await,
-        ApiKey::DescribeCluster => describe_cluster::handle(shard, request),
+        ApiKey::DescribeCluster => Box::pin(describe_cluster::handle(shard, request)).await,
         ApiKey::DescribeTopicPartitions => {
             Box::pin(describe_topic_partitions::handle(shard, request)).await
         }

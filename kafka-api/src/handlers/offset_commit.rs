@@ -170,7 +170,7 @@ pub async fn handle(shard: &Rc<Shard>, request: &Request) -> Result<Answer, Malf
         }
     }
     let response = response(&asked, &answers, request.version);
-    Answer::encode(request, &response, request.version)
+    Answer::encode(shard, request, &response, request.version).await
 }
 
 fn response(

@@ -53,7 +53,7 @@ pub async fn handle(shard: &Rc<Shard>, request: &Request) -> Result<Answer, Malf
         other => unreachable!("it is not answered with {other:?}"),
     }
     let response = response(&asked, error, &answers);
-    Answer::encode(request, &response, request.version)
+    Answer::encode(shard, request, &response, request.version).await
 }
 
 fn response(

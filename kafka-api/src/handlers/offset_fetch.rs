@@ -137,7 +137,13 @@ pub async fn handle(shard: &Rc<Shard>, request: &Request) -> Result<Answer, Malf
         let name = group.group.clone();
         found.push((name, of_group(shard, group, request.version).await));
     }
-    Answer::encode(request, &response(found, request.version), request.version)
+    Answer::encode(
+        shard,
+        request,
+        &response(found, request.version),
+        request.version,
+    )
+    .await
 }
 
 async fn of_group(

@@ -20,12 +20,12 @@ use crate::limits;
 use crate::schema;
 use crate::shard::Shard;
 
-pub async fn handle(_shard: &Rc<Shard>, request: &Request) -> Result<Answer, Malformed> {
+pub async fn handle(shard: &Rc<Shard>, request: &Request) -> Result<Answer, Malformed> {
     let asked: PushTelemetryRequest = schema::decode(request, request.version)?;
     let pause = async || rt::yield_if_needed().await;
     let error = check(&asked, &pause).await;
     let response = PushTelemetryResponse::default().with_error_code(error.code());
-    Answer::encode(request, &response, request.version)
+    Answer::encode(shard, request, &response, request.version).await
 }
 
 async fn check(asked: &PushTelemetryRequest, pause: &impl AsyncFn()) -> ErrorCode {

@@ -31,7 +31,7 @@ pub async fn handle(shard: &Rc<Shard>, request: &Request) -> Result<Answer, Malf
         Reply::Refused(error) => SyncGroupResponse::default().with_error_code(error.code()),
         other => unreachable!("a sync is not answered with {other:?}"),
     };
-    Answer::encode(request, &response, request.version)
+    Answer::encode(shard, request, &response, request.version).await
 }
 
 fn read(asked: SyncGroupRequest) -> Sync {
