@@ -29,7 +29,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-use cli::{Cli, Command, SettingsArgs};
+use cli::{Cli, Command, ConfigArgs, SettingsArgs};
 use exit::{Exit, Fatal};
 use node::exit::say;
 use settings::Settings;
@@ -39,6 +39,7 @@ use settings::Settings;
 static ALLOCATOR: allocator::Allocator = allocator::Allocator;
 
 fn main() -> ExitCode {
+    cli::complete::answer_the_shell();
     let cli = Cli::parse();
     match run(cli) {
         Ok(()) => ExitCode::SUCCESS,
@@ -53,9 +54,17 @@ fn run(cli: Cli) -> Result<(), Fatal> {
     match cli.command {
         None => serve(&cli.settings),
         Some(Command::Serve(args)) => serve(&args),
+        Some(Command::Config(ConfigArgs {
+            command: Some(command),
+            ..
+        })) => {
+            end_with_the_reader();
+            for_clients()?;
+            client::configs::run(command)
+        }
         Some(Command::Config(args)) => {
             end_with_the_reader();
-            let shown = resolve(&args)?.show();
+            let shown = resolve(&args.settings)?.show();
             std::io::stdout()
                 .write_all(shown.as_bytes())
                 .map_err(|e| exit::cannot_print(&e))
@@ -64,6 +73,16 @@ fn run(cli: Cli) -> Result<(), Fatal> {
             end_with_the_reader();
             for_clients()?;
             client::topics::run(command)
+        }
+        Some(Command::Group(command)) => {
+            end_with_the_reader();
+            for_clients()?;
+            client::groups::run(command)
+        }
+        Some(Command::Cluster(command)) => {
+            end_with_the_reader();
+            for_clients()?;
+            client::overview::run(command)
         }
         Some(Command::Produce(args)) => {
             for_clients()?;
@@ -80,6 +99,10 @@ fn run(cli: Cli) -> Result<(), Fatal> {
                 bench::Error::Usage(_) => Fatal::new(Exit::Usage, e.to_string()),
                 _ => Fatal::new(Exit::Failure, e.to_string()),
             })
+        }
+        Some(Command::Completion { shell }) => {
+            end_with_the_reader();
+            cli::complete::print_script(&shell)
         }
     }
 }

@@ -90,7 +90,8 @@ impl Cluster {
         self.at(&address)
     }
 
-    fn at(&mut self, address: &str) -> Result<&mut Connection, ClientError> {
+    /// The broker at an address, connected to when it wasn't yet.
+    pub fn at(&mut self, address: &str) -> Result<&mut Connection, ClientError> {
         if !self.connections.contains_key(address) {
             let stream = connect(address, self.timeout)
                 .map_err(|e| ClientError::Connection(self.advise(address, &e)))?;
@@ -171,6 +172,11 @@ impl Cluster {
             return Err(about(ClientError::refused(5, None)));
         }
         Ok(topic)
+    }
+
+    /// Ids of the brokers that the last metadata named, in order.
+    pub fn broker_ids(&self) -> Vec<i32> {
+        self.brokers.keys().copied().collect()
     }
 
     /// Gives up all connections; new ones are made when they are needed.

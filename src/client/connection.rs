@@ -90,6 +90,13 @@ impl Connection {
         Ok(best)
     }
 
+    /// Each API key with the lowest and highest version that the broker takes.
+    pub fn versions(&self) -> impl Iterator<Item = (i16, i16, i16)> {
+        self.versions
+            .iter()
+            .map(|(key, (min, max))| (*key, *min, *max))
+    }
+
     pub fn supports<R: Request>(&self) -> bool {
         self.version::<R>(i16::MAX).is_ok()
     }

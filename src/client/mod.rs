@@ -1,20 +1,30 @@
 //! The client commands: a small blocking Kafka client, for people at a terminal. It works with any broker that speaks the protocol.
 //!
 //! One connection per broker, one request at a time. [`connection`] speaks to one broker, [`cluster`] knows who leads what and tries again,
-//! [`records`] is the record batch format, the rest are the commands.
+//! [`coordinators`] finds who answers for groups, [`offsets`] looks up many offsets at once, [`records`] is the record batch format, [`output`], [`progress`]
+//! and [`when`] are what people see and type; the rest are the commands.
 //!
 //! How they end ([`crate::exit::Exit`]): 2 when what was asked for makes no sense, 9 when the broker refuses or doesn't have it, 10 when it can't be reached
 //! or doesn't answer as a broker does, 1 when our own output can't be written. Every error says what to do.
 
-mod cluster;
+pub mod cluster;
+pub mod configs;
 mod connection;
 pub mod consume;
+mod coordinators;
+pub mod groups;
+mod health;
 mod lines;
+mod offsets;
+mod output;
+pub mod overview;
 mod printer;
 pub mod produce;
+mod progress;
 mod records;
 mod sender;
 pub mod topics;
+mod when;
 
 use kafka_protocol::ResponseError;
 
@@ -61,6 +71,39 @@ impl ClientError {
             _ => false,
         }
     }
+
+    /// The same error once more, for each of those that it concerns.
+    fn again(&self) -> ClientError {
+        match self {
+            ClientError::Connection(text) => ClientError::Connection(text.clone()),
+            ClientError::Protocol(text) => ClientError::Protocol(text.clone()),
+            ClientError::Refused { code, message } => {
+                ClientError::refused(*code, message.as_deref())
+            }
+            ClientError::Missing(text) => ClientError::Missing(text.clone()),
+            ClientError::Usage(text) => ClientError::Usage(text.clone()),
+            ClientError::Output(e) => ClientError::Output(e.kind().into()),
+        }
+    }
+
+    /// Whether it is about one of several things asked for, so that the others can still be told.
+    fn is_about_one(&self) -> bool {
+        matches!(self, ClientError::Missing(_) | ClientError::Refused { .. })
+    }
+}
+
+/// All that failed: the last as the command's result, the others told here.
+fn tell(mut failed: Vec<ClientError>) -> Result<(), ClientError> {
+    let last = failed.pop();
+    for e in failed {
+        crate::say(format_args!("tailrace: {e}"));
+    }
+    last.map_or(Ok(()), Err)
+}
+
+/// Something to know that is neither a result nor an error.
+fn note(text: impl std::fmt::Display) {
+    crate::say(format_args!("note: {text}"));
 }
 
 impl From<ClientError> for Fatal {
@@ -141,6 +184,27 @@ fn describe(code: i16, message: Option<&str>) -> String {
         Some(ResponseError::TopicAuthorizationFailed) => "you may not do this with the topic",
         Some(ResponseError::ClusterAuthorizationFailed) => "you may not do this with the cluster",
         Some(ResponseError::InvalidPartitions) => "there can't be so many partitions",
+        Some(ResponseError::CoordinatorLoadInProgress) => {
+            "the coordinator is still reading the group's records"
+        }
+        Some(ResponseError::CoordinatorNotAvailable) => {
+            "the group has no coordinator at the moment"
+        }
+        Some(ResponseError::NotCoordinator) => "the group has another coordinator by now",
+        Some(ResponseError::InvalidGroupId) => "the group's name is not allowed",
+        Some(ResponseError::GroupAuthorizationFailed) => "you may not do this with the group",
+        Some(ResponseError::NonEmptyGroup) => "the group has members",
+        Some(ResponseError::GroupIdNotFound) => "there is no such group",
+        Some(ResponseError::GroupSubscribedToTopic) => {
+            "the group's members are subscribed to the topic"
+        }
+        Some(
+            ResponseError::UnknownMemberId
+            | ResponseError::IllegalGeneration
+            | ResponseError::RebalanceInProgress,
+        ) => "the group has members by now",
+        Some(ResponseError::InvalidConfig) => "a config is not allowed",
+        Some(ResponseError::UnsupportedVersion) => "the broker doesn't support this",
         Some(ResponseError::InvalidReplicationFactor) => "there can't be so many replicas",
         _ => "the broker refused",
     };
@@ -170,14 +234,29 @@ fn advice(code: i16) -> Option<&'static str> {
         ResponseError::InvalidReplicationFactor => {
             "--replication-factor is at most the number of brokers"
         }
-        ResponseError::InvalidPartitions => "see --partitions",
+        ResponseError::InvalidPartitions => {
+            "`tailrace topic describe` shows how many there are; there can only be more"
+        }
         ResponseError::KafkaStorageError => "see the broker's log and look at its disk",
+        ResponseError::CoordinatorLoadInProgress
+        | ResponseError::CoordinatorNotAvailable
+        | ResponseError::NotCoordinator => {
+            "try again, or allow more time with --timeout-ms; `tailrace cluster health` shows whether all brokers are there"
+        }
+        ResponseError::NonEmptyGroup
+        | ResponseError::UnknownMemberId
+        | ResponseError::IllegalGeneration
+        | ResponseError::RebalanceInProgress
+        | ResponseError::GroupSubscribedToTopic => {
+            "stop its consumers first; `tailrace group describe` shows who they are"
+        }
+        ResponseError::GroupIdNotFound => "`tailrace group list` shows what there is",
         ResponseError::NotEnoughReplicas | ResponseError::NotEnoughReplicasAfterAppend => {
             "see which brokers are down, or lower the topic's min.insync.replicas"
         }
-        ResponseError::TopicAuthorizationFailed | ResponseError::ClusterAuthorizationFailed => {
-            "ask whoever runs the broker"
-        }
+        ResponseError::TopicAuthorizationFailed
+        | ResponseError::GroupAuthorizationFailed
+        | ResponseError::ClusterAuthorizationFailed => "ask whoever runs the broker",
         _ => return None,
     })
 }

@@ -5,7 +5,7 @@ use kafka_protocol::messages::describe_configs_request::DescribeConfigsResource;
 use kafka_protocol::messages::{CreateTopicsRequest, DeleteTopicsRequest, DescribeConfigsRequest};
 
 use super::cluster::{Cluster, text, topic_name};
-use super::{ClientError, at, check, print};
+use super::{ClientError, at, check, print, tell};
 use crate::cli::{BrokerArgs, TopicCommand};
 use crate::exit::Fatal;
 
@@ -103,13 +103,14 @@ fn create(names: &[String], new: &New, broker: &BrokerArgs) -> Result<(), Client
     tell(failed)
 }
 
-/// All that failed: the last as the command's result, the others told here.
-fn tell(mut failed: Vec<ClientError>) -> Result<(), ClientError> {
-    let last = failed.pop();
-    for e in failed {
-        crate::say(format_args!("tailrace: {e}"));
-    }
-    last.map_or(Ok(()), Err)
+/// Names of all topics, for completion.
+pub fn names(cluster: &mut Cluster) -> Result<Vec<String>, ClientError> {
+    let topics = cluster.metadata(None, false)?.topics.into_iter();
+    let mut names: Vec<String> = topics
+        .filter_map(|t| t.name.map(|n| n.to_string()))
+        .collect();
+    names.sort();
+    Ok(names)
 }
 
 fn list(broker: &BrokerArgs) -> Result<(), ClientError> {

@@ -9,6 +9,7 @@ mod log_filter;
 mod nearest;
 mod parse;
 pub use environment::from_environment;
+pub(crate) use nearest::nearest;
 pub(crate) use parse::{host_and_port, join};
 #[cfg(test)]
 mod tests;

@@ -1,9 +1,20 @@
-//! The command line.
+//! The command line: [`groups`] and [`complete`] beside what is here.
+
+mod cluster;
+pub mod complete;
+mod configs;
+mod groups;
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Arg, ArgAction, ArgMatches, Args, FromArgMatches, Parser, Subcommand, ValueEnum};
+
+use clap_complete::engine::ArgValueCompleter;
+pub use cluster::ClusterCommand;
+use complete::complete_topics;
+pub use configs::{ConfigArgs, ConfigCommand, KindArg, MoreChanges};
+pub use groups::{GroupCommand, ResetArgs};
 
 use crate::settings::{KEYS, Layer, Source};
 
@@ -28,11 +39,17 @@ pub struct Cli {
 pub enum Command {
     /// Run a node (the default)
     Serve(SettingsArgs),
-    /// Print the settings in force, as a config file, and where each comes from
-    Config(SettingsArgs),
+    /// Print the settings in force, as a config file, and where each comes from; `get` and `set` are for the configs of topics, brokers and groups
+    Config(ConfigArgs),
     /// Create, list, describe and delete topics
     #[command(subcommand)]
     Topic(TopicCommand),
+    /// List, describe, reset and delete consumer groups, and tell how far they are behind
+    #[command(subcommand)]
+    Group(GroupCommand),
+    /// Show the cluster and whether it is well
+    #[command(subcommand)]
+    Cluster(ClusterCommand),
     /// Produce one record per line of standard input
     Produce(ProduceArgs),
     /// Print the records of a topic
@@ -40,6 +57,14 @@ pub enum Command {
     /// Measure the latency of a broker that speaks the Kafka protocol
     #[command(subcommand)]
     Bench(bench::cli::BenchCommand),
+    /// Print the script with which a shell completes commands, topics and groups
+    #[command(
+        after_help = "For bash, in ~/.bashrc:     source <(tailrace completion bash)\nFor zsh, in ~/.zshrc:       source <(tailrace completion zsh)\nFor fish, in its config:    tailrace completion fish | source"
+    )]
+    Completion {
+        #[arg(value_parser = ["bash", "elvish", "fish", "powershell", "zsh"])]
+        shell: String,
+    },
 }
 
 /// The settings given as flags, one flag per row of the table of settings.
@@ -96,6 +121,9 @@ impl FromArgMatches for SettingsArgs {
     }
 }
 
+/// The broker that client commands talk to when none is named.
+pub const DEFAULT_BROKER: &str = "127.0.0.1:9092";
+
 /// Which broker client commands talk to.
 #[derive(Clone, Debug, Args)]
 pub struct BrokerArgs {
@@ -104,7 +132,7 @@ pub struct BrokerArgs {
         short,
         long,
         value_name = "HOST:PORT",
-        default_value = "127.0.0.1:9092",
+        default_value = DEFAULT_BROKER,
         env = "TAILRACE_BROKER"
     )]
     pub broker: String,
@@ -117,6 +145,16 @@ impl BrokerArgs {
     pub fn timeout(&self) -> Duration {
         Duration::from_millis(self.timeout_ms)
     }
+}
+
+/// What administrative commands have in common.
+#[derive(Clone, Debug, Args)]
+pub struct AdminArgs {
+    #[command(flatten)]
+    pub broker: BrokerArgs,
+    /// Print JSON, for programs
+    #[arg(long)]
+    pub json: bool,
 }
 
 #[derive(Debug, Subcommand)]
@@ -147,14 +185,14 @@ pub enum TopicCommand {
     },
     /// Show a topic's partitions with their leaders and offsets, and its configs
     Describe {
-        #[arg(required = true)]
+        #[arg(required = true, add = ArgValueCompleter::new(complete_topics))]
         names: Vec<String>,
         #[command(flatten)]
         broker: BrokerArgs,
     },
     /// Delete topics with all their records
     Delete {
-        #[arg(required = true)]
+        #[arg(required = true, add = ArgValueCompleter::new(complete_topics))]
         names: Vec<String>,
         #[command(flatten)]
         broker: BrokerArgs,
@@ -184,6 +222,7 @@ pub enum AcksArg {
 
 #[derive(Debug, Args)]
 pub struct ProduceArgs {
+    #[arg(add = ArgValueCompleter::new(complete_topics))]
     pub topic: String,
     /// The partition [default: by the key's hash as Kafka does it, without a key in turn]
     #[arg(short, long)]
@@ -213,6 +252,7 @@ pub struct ProduceArgs {
 
 #[derive(Debug, Args)]
 pub struct ConsumeArgs {
+    #[arg(add = ArgValueCompleter::new(complete_topics))]
     pub topic: String,
     /// Only this partition; may be repeated
     #[arg(short, long = "partition")]
