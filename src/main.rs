@@ -84,6 +84,11 @@ fn run(cli: Cli) -> Result<(), Fatal> {
             for_clients()?;
             client::overview::run(command)
         }
+        Some(Command::Quota(command)) => {
+            end_with_the_reader();
+            for_clients()?;
+            client::quotas::run(command)
+        }
         Some(Command::Produce(args)) => {
             for_clients()?;
             client::produce::run(args)

@@ -1,9 +1,10 @@
-//! The command line: [`groups`] and [`complete`] beside what is here.
+//! The command line: one module for each command with more than a few arguments, [`complete`] for shells.
 
 mod cluster;
 pub mod complete;
 mod configs;
 mod groups;
+mod quotas;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -15,6 +16,7 @@ pub use cluster::ClusterCommand;
 use complete::complete_topics;
 pub use configs::{ConfigArgs, ConfigCommand, KindArg, MoreChanges};
 pub use groups::{GroupCommand, ResetArgs};
+pub use quotas::{EntityArgs, QuotaCommand};
 
 use crate::settings::{KEYS, Layer, Source};
 
@@ -41,7 +43,7 @@ pub enum Command {
     Serve(SettingsArgs),
     /// Print the settings in force, as a config file, and where each comes from; `get` and `set` are for the configs of topics, brokers and groups
     Config(ConfigArgs),
-    /// Create, list, describe and delete topics
+    /// Create, list, describe, alter and delete topics
     #[command(subcommand)]
     Topic(TopicCommand),
     /// List, describe, reset and delete consumer groups, and tell how far they are behind
@@ -50,6 +52,9 @@ pub enum Command {
     /// Show the cluster and whether it is well
     #[command(subcommand)]
     Cluster(ClusterCommand),
+    /// List, set and delete quotas of users, client ids and addresses
+    #[command(subcommand)]
+    Quota(QuotaCommand),
     /// Produce one record per line of standard input
     Produce(ProduceArgs),
     /// Print the records of a topic
@@ -176,26 +181,41 @@ pub enum TopicCommand {
         #[arg(long)]
         if_not_exists: bool,
         #[command(flatten)]
-        broker: BrokerArgs,
+        admin: AdminArgs,
     },
     /// List topics: name, partitions, replicas
     List {
         #[command(flatten)]
-        broker: BrokerArgs,
+        admin: AdminArgs,
     },
-    /// Show a topic's partitions with their leaders and offsets, and its configs
+    /// Show a topic's partitions with their leaders and offsets, and the configs that were set
     Describe {
         #[arg(required = true, add = ArgValueCompleter::new(complete_topics))]
         names: Vec<String>,
         #[command(flatten)]
-        broker: BrokerArgs,
+        admin: AdminArgs,
+    },
+    /// Give topics more partitions or other configs; all is checked before anything is changed
+    Alter {
+        #[arg(required = true, add = ArgValueCompleter::new(complete_topics))]
+        names: Vec<String>,
+        /// How many partitions there are to be; there can't be fewer than before
+        #[arg(short, long, value_parser = clap::value_parser!(i32).range(1..))]
+        partitions: Option<i32>,
+        /// A topic config, e.g. retention.ms=60000; may be repeated
+        #[arg(short, long = "config", value_name = "NAME=VALUE")]
+        configs: Vec<String>,
+        #[command(flatten)]
+        more: MoreChanges,
+        #[command(flatten)]
+        admin: AdminArgs,
     },
     /// Delete topics with all their records
     Delete {
         #[arg(required = true, add = ArgValueCompleter::new(complete_topics))]
         names: Vec<String>,
         #[command(flatten)]
-        broker: BrokerArgs,
+        admin: AdminArgs,
     },
 }
 
@@ -277,4 +297,30 @@ pub struct ConsumeArgs {
     pub null: String,
     #[command(flatten)]
     pub broker: BrokerArgs,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn config_is_this_nodes_settings_or_a_command() {
+        let of = |line: &str| Cli::try_parse_from(line.split(' ')).map(|cli| cli.command);
+        let config = |line| match of(line) {
+            Ok(Some(Command::Config(args))) => args,
+            other => panic!("{line}: {other:?}"),
+        };
+        assert!(config("tailrace config --shards 1").command.is_none());
+        assert!(config("tailrace config get topic t").command.is_some());
+        assert!(of("tailrace config --shards 1 get topic t").is_err());
+        assert!(of("tailrace group reset g --execute").is_err(), "no goal");
+        assert!(of("tailrace group reset g --shift-by -5").is_ok());
+        assert!(of("tailrace quota set producer_byte_rate=1 --user a --default-user").is_err());
+    }
 }

@@ -153,6 +153,22 @@ impl Cluster {
         name: &str,
         create: bool,
     ) -> Result<MetadataResponseTopic, ClientError> {
+        let topic = self.topic_as_it_is(name, create)?;
+        if topic.partitions.iter().any(|p| p.leader_id.0 < 0) {
+            return Err(at(
+                &format!("topic '{name}'"),
+                ClientError::refused(5, None),
+            ));
+        }
+        Ok(topic)
+    }
+
+    /// One topic, asked once, with leaders or without.
+    pub fn topic_as_it_is(
+        &mut self,
+        name: &str,
+        create: bool,
+    ) -> Result<MetadataResponseTopic, ClientError> {
         let answer = self.metadata(Some(&[name]), create)?;
         let topic = answer
             .topics
@@ -166,11 +182,7 @@ impl Cluster {
                 self.bootstrap
             )));
         }
-        let about = |e| at(&format!("topic '{name}'"), e);
-        check(topic.error_code, None).map_err(about)?;
-        if topic.partitions.iter().any(|p| p.leader_id.0 < 0) {
-            return Err(about(ClientError::refused(5, None)));
-        }
+        check(topic.error_code, None).map_err(|e| at(&format!("topic '{name}'"), e))?;
         Ok(topic)
     }
 

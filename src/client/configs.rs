@@ -171,10 +171,14 @@ impl Setting {
         self.value.as_deref().unwrap_or("")
     }
 
-    /// What would hold if this thing had no value of its own.
+    /// What would hold if this thing had no value of its own, if the broker tells it in the same unit.
     fn without(&self, own: i8) -> Option<&str> {
+        let other_unit = |s: &&Synonym| {
+            self.name.ends_with(".ms")
+                && (s.name.ends_with(".hours") || s.name.ends_with(".minutes"))
+        };
         let next = self.synonyms.iter().find(|s| s.source_number != own)?;
-        next.value.as_deref()
+        next.value.as_deref().filter(|_| !other_unit(&next))
     }
 }
 
@@ -406,15 +410,12 @@ pub fn changes(configs: &[String], more: &MoreChanges) -> Result<Vec<Change>, Cl
 pub struct Changed {
     pub config: String,
     pub before: Option<String>,
+    /// Nothing for a default that the broker doesn't tell.
     pub after: Option<String>,
 }
 
 /// What holds now and after the changes.
-pub fn foresee(
-    settings: &[Setting],
-    thing: Thing,
-    changes: &[Change],
-) -> Result<Vec<Changed>, ClientError> {
+pub fn foresee(settings: &[Setting], thing: Thing, changes: &[Change]) -> Vec<Changed> {
     let mut changed = Vec::new();
     for change in changes {
         let found = settings.iter().find(|s| s.name == change.name);
@@ -442,7 +443,7 @@ pub fn foresee(
             after,
         });
     }
-    Ok(changed)
+    changed
 }
 
 /// A list after items were added or taken out.
@@ -507,7 +508,7 @@ fn set(
 ) -> Result<(), ClientError> {
     let mut cluster = Cluster::open(&admin.broker)?;
     let settings = describe(&mut cluster, thing, false)?;
-    let changed = foresee(&settings, thing, changes)?;
+    let changed = foresee(&settings, thing, changes);
     alter(&mut cluster, thing, changes, dry_run)?;
     if admin.json {
         return print_json(&Outcome {
@@ -528,7 +529,7 @@ pub fn print_changes(changed: &[Changed]) -> Result<(), ClientError> {
         table.row(vec![
             c.config.clone(),
             c.before.clone().unwrap_or_default(),
-            c.after.clone().unwrap_or_default(),
+            c.after.clone().unwrap_or_else(|| "(default)".into()),
         ]);
     }
     table.print()
@@ -581,12 +582,13 @@ mod tests {
             setting("retention.ms", "5", &[(1, "5"), (4, "7"), (5, "9")]),
             setting("cleanup.policy", "delete", &[(5, "delete")]),
         ];
+        assert_eq!(settings[0].without(4), Some("5"));
         let changes = changes(
             &[],
             &more(&["retention.ms"], &["cleanup.policy=compact,delete"], &[]),
         )
         .unwrap();
-        let changed = foresee(&settings, TOPIC, &changes).unwrap();
+        let changed = foresee(&settings, TOPIC, &changes);
         let told: Vec<_> = changed
             .iter()
             .map(|c| (c.before.as_deref(), c.after.as_deref()))

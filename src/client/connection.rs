@@ -71,15 +71,15 @@ impl Connection {
     pub fn version<R: Request>(&self, newest: i16) -> Result<i16, ClientError> {
         let ours = R::VERSIONS;
         let (low, high) = *self.versions.get(&R::KEY).ok_or_else(|| {
-            ClientError::Protocol(format!(
-                "the broker at {} doesn't support {}",
+            ClientError::Missing(format!(
+                "the broker at {} doesn't support {}; `tailrace cluster apis` shows what it does",
                 self.address,
                 name::<R>()
             ))
         })?;
         let best = high.min(ours.max).min(newest);
         if best < low.max(ours.min) {
-            return Err(ClientError::Protocol(format!(
+            return Err(ClientError::Missing(format!(
                 "the broker at {} supports {} in versions {low} to {high}; this client knows {} to {}",
                 self.address,
                 name::<R>(),

@@ -135,7 +135,11 @@ fn ask_all(cluster: &mut Cluster, overview: &Overview, checks: &mut Vec<Check>) 
                 answered.insert(b.broker, disks);
             }
             // It answers, if not about its disks.
-            Err(e @ (ClientError::Refused { .. } | ClientError::Protocol(_))) => {
+            Err(
+                e @ (ClientError::Refused { .. }
+                | ClientError::Missing(_)
+                | ClientError::Protocol(_)),
+            ) => {
                 unasked.push(format!("broker {}: {e}", b.broker));
             }
             Err(e) => silent.push(e.to_string()),

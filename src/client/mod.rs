@@ -21,6 +21,7 @@ pub mod overview;
 mod printer;
 pub mod produce;
 mod progress;
+pub mod quotas;
 mod records;
 mod sender;
 pub mod topics;

@@ -1,7 +1,7 @@
 //! Offsets of many partitions at once: one request to each leader for up to [`PER_REQUEST`] of them.
 
 use std::collections::BTreeMap;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use kafka_protocol::messages::ListOffsetsRequest;
 use kafka_protocol::messages::list_offsets_request::{ListOffsetsPartition, ListOffsetsTopic};
@@ -21,12 +21,32 @@ pub const END: i64 = -1;
 /// What became of each partition that was asked for.
 pub type Found = BTreeMap<Place, Result<i64, ClientError>>;
 
+/// How long it is worth to wait for a partition that has no leader or doesn't answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Patience {
+    /// What isn't known soon is shown as unknown.
+    Brief,
+    /// The command's whole time: nothing can be done without.
+    Whole,
+}
+
+/// [`Patience::Brief`]: an election's time.
+const BRIEF: Duration = Duration::from_secs(2);
+
 /// For each partition the offset that belongs to a timestamp: the first record at or after it (-1 where there is none), or [`START`] or [`END`]. The end
 /// is that of the log, as Kafka's tools count it, also where a transaction is open.
 ///
 /// Partitions whose errors may pass are asked for again until the time is up; what then is left is each partition's own error.
-pub fn look_up(cluster: &mut Cluster, wanted: &BTreeMap<Place, i64>) -> Result<Found, ClientError> {
+pub fn look_up(
+    cluster: &mut Cluster,
+    wanted: &BTreeMap<Place, i64>,
+    patience: Patience,
+) -> Result<Found, ClientError> {
     let began = Instant::now();
+    let time = match patience {
+        Patience::Brief => cluster.timeout().min(BRIEF),
+        Patience::Whole => cluster.timeout(),
+    };
     let mut progress = Progress::new("offsets looked up", wanted.len());
     let mut found = Found::new();
     loop {
@@ -39,7 +59,7 @@ pub fn look_up(cluster: &mut Cluster, wanted: &BTreeMap<Place, i64>) -> Result<F
             return Ok(found);
         }
         let answers = round(cluster, &left, &mut progress)?;
-        let is_over = began.elapsed() + RETRY_PAUSE >= cluster.timeout();
+        let is_over = began.elapsed() + RETRY_PAUSE >= time;
         let mut broken = false;
         for (place, answer) in answers {
             match answer {

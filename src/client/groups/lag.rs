@@ -9,7 +9,7 @@ use super::targets::{self, Target};
 use super::{in_partitions, names};
 use crate::cli::AdminArgs;
 use crate::client::cluster::Cluster;
-use crate::client::offsets::{self, END, Place, START};
+use crate::client::offsets::{self, END, Patience, Place, START};
 use crate::client::output::{Table, or_nothing, print_json};
 use crate::client::{ClientError, note, print, tell};
 
@@ -130,8 +130,8 @@ pub fn of(
     all.extend(assigned.map(|(topic, p)| (topic.to_string(), p)));
     all.retain(|place| is_wanted(place));
     let ask = |at| all.iter().cloned().map(|place| (place, at)).collect();
-    let ends = offsets::look_up(cluster, &ask(END))?;
-    let starts = offsets::look_up(cluster, &ask(START))?;
+    let ends = offsets::look_up(cluster, &ask(END), Patience::Brief)?;
+    let starts = offsets::look_up(cluster, &ask(START), Patience::Brief)?;
     let found = |among: &offsets::Found, place: &Place| match among.get(place) {
         Some(Ok(offset)) => Some(*offset),
         _ => None,

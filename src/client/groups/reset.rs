@@ -18,7 +18,7 @@ use super::targets;
 use crate::cli::ResetArgs;
 use crate::client::cluster::{Cluster, text, topic_name};
 use crate::client::coordinators;
-use crate::client::offsets::{self, END, Found, Place, START};
+use crate::client::offsets::{self, END, Found, Patience, Place, START};
 use crate::client::output::{Table, count, or_nothing, partitions, print_json};
 use crate::client::progress::Progress;
 use crate::client::{ClientError, at, check, note, print, tell, when};
@@ -134,7 +134,7 @@ fn plan(
 ) -> Result<Vec<Move>, ClientError> {
     let mut ask = |at: i64| {
         let wanted = places.iter().cloned().map(|place| (place, at)).collect();
-        offsets::look_up(cluster, &wanted)
+        offsets::look_up(cluster, &wanted, Patience::Whole)
     };
     let (mut starts, mut ends) = (ask(START)?, ask(END)?);
     let mut times = match goal {
