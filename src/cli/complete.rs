@@ -2,9 +2,11 @@
 //!
 //! The shell waits meanwhile, so a broker that doesn't answer within [`PATIENCE_MS`] completes nothing; nor does any error.
 
+use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::io::Write;
 
+use ::cluster::topic_config::describe;
 use clap::CommandFactory;
 use clap_complete::engine::CompletionCandidate;
 use clap_complete::env::{CompleteEnv, Shells};
@@ -47,6 +49,62 @@ pub fn complete_topics(current: &OsStr) -> Vec<CompletionCandidate> {
 
 pub fn complete_groups(current: &OsStr) -> Vec<CompletionCandidate> {
     candidates(current, groups::names)
+}
+
+/// Configs of topics, as far as this version knows them, each with what it means.
+pub fn complete_topic_configs(current: &OsStr) -> Vec<CompletionCandidate> {
+    topic_configs(current, "=")
+}
+
+/// Topics, groups or brokers, by what the line says before.
+pub fn complete_things(current: &OsStr) -> Vec<CompletionCandidate> {
+    match kind_of(std::env::args()).as_deref() {
+        Some("topic") => complete_topics(current),
+        Some("group") => complete_groups(current),
+        Some("broker" | "logger") => candidates(current, |cluster| {
+            cluster.metadata(Some(&[]), false)?;
+            Ok(cluster
+                .broker_ids()
+                .iter()
+                .map(ToString::to_string)
+                .collect())
+        }),
+        _ => Vec::new(),
+    }
+}
+
+/// Names of configs to show.
+pub fn complete_configs(current: &OsStr) -> Vec<CompletionCandidate> {
+    match kind_of(std::env::args()).as_deref() {
+        Some("topic") => topic_configs(current, ""),
+        _ => Vec::new(),
+    }
+}
+
+/// Names of configs to set.
+pub fn complete_new_configs(current: &OsStr) -> Vec<CompletionCandidate> {
+    match kind_of(std::env::args()).as_deref() {
+        Some("topic") => complete_topic_configs(current),
+        _ => Vec::new(),
+    }
+}
+
+fn topic_configs(current: &OsStr, end: &str) -> Vec<CompletionCandidate> {
+    let current = current.to_str().unwrap_or_default();
+    describe(&BTreeMap::new(), None)
+        .into_iter()
+        .filter(|row| row.name.starts_with(current))
+        .map(|row| {
+            let help = row.documentation.into_owned();
+            CompletionCandidate::new(format!("{}{end}", row.name)).help(Some(help.into()))
+        })
+        .collect()
+}
+
+/// The kind of thing that `config get` and `config set` are about: the word behind them.
+fn kind_of(words: impl Iterator<Item = String>) -> Option<String> {
+    let mut words = words.skip_while(|w| w != "get" && w != "set").skip(1);
+    words.find(|w| !w.starts_with('-'))
 }
 
 fn candidates(
@@ -98,5 +156,25 @@ mod tests {
         assert_eq!(of("tailrace topic describe -b h:1 x"), Some("h:1".into()));
         assert_eq!(of("tailrace topic list --broker=h:2"), Some("h:2".into()));
         assert_eq!(of("tailrace topic list"), None);
+    }
+
+    #[test]
+    fn configs_of_topics_are_known() {
+        let found = complete_topic_configs(OsStr::new("retention."));
+        let names: Vec<_> = found.iter().map(CompletionCandidate::get_value).collect();
+        assert_eq!(names, ["retention.bytes=", "retention.ms="]);
+        assert!(found.iter().all(|c| c.get_help().is_some()));
+    }
+
+    #[test]
+    fn the_kind_of_thing_is_the_word_before() {
+        let of = |line: &str| kind_of(line.split(' ').map(String::from));
+        let asked = "/bin/tailrace -- tailrace config get topic ord";
+        assert_eq!(of(asked), Some("topic".into()));
+        assert_eq!(
+            of("tailrace config set --dry-run group g"),
+            Some("group".into())
+        );
+        assert_eq!(of("tailrace topic create x"), None);
     }
 }

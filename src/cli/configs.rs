@@ -1,7 +1,9 @@
 //! The command line of `tailrace config` and of what changes configs elsewhere.
 
 use clap::{Args, Subcommand, ValueEnum};
+use clap_complete::engine::ArgValueCompleter;
 
+use super::complete::{complete_configs, complete_new_configs, complete_things};
 use super::{AdminArgs, SettingsArgs};
 
 /// Without a subcommand: this node's own settings.
@@ -21,8 +23,10 @@ pub enum ConfigCommand {
         #[arg(value_enum)]
         kind: KindArg,
         /// A topic, a broker's id (or `default` for what all brokers share), a group, a subscription of client metrics
+        #[arg(add = ArgValueCompleter::new(complete_things))]
         name: String,
         /// Only these configs
+        #[arg(add = ArgValueCompleter::new(complete_configs))]
         configs: Vec<String>,
         /// Only what was set, for this or for all
         #[arg(long)]
@@ -38,9 +42,10 @@ pub enum ConfigCommand {
         #[arg(value_enum)]
         kind: KindArg,
         /// A topic, a broker's id (or `default` for what all brokers share), a group, a subscription of client metrics
+        #[arg(add = ArgValueCompleter::new(complete_things))]
         name: String,
-        /// The new values
-        #[arg(value_name = "NAME=VALUE")]
+        /// The new values, e.g. retention.ms=7d or segment.bytes=128MiB
+        #[arg(value_name = "NAME=VALUE", add = ArgValueCompleter::new(complete_new_configs))]
         configs: Vec<String>,
         #[command(flatten)]
         more: MoreChanges,

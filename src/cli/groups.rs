@@ -6,15 +6,27 @@ use clap_complete::engine::ArgValueCompleter;
 use super::AdminArgs;
 use super::complete::{complete_groups, complete_topics};
 
+/// The states of all protocols.
+const STATES: [&str; 8] = [
+    "Empty",
+    "Stable",
+    "PreparingRebalance",
+    "CompletingRebalance",
+    "Assigning",
+    "Reconciling",
+    "NotReady",
+    "Dead",
+];
+
 #[derive(Debug, Subcommand)]
 pub enum GroupCommand {
     /// List groups: type, state, protocol, coordinator
     List {
-        /// Only groups in this state, e.g. stable, empty; may be repeated
-        #[arg(long = "state", value_name = "STATE")]
+        /// Only groups in this state; may be repeated
+        #[arg(long = "state", value_name = "STATE", value_parser = STATES, ignore_case = true)]
         states: Vec<String>,
-        /// Only groups of this type: classic, consumer, share, streams; may be repeated
-        #[arg(long = "type", value_name = "TYPE")]
+        /// Only groups of this type; may be repeated
+        #[arg(long = "type", value_name = "TYPE", value_parser = ["classic", "consumer", "share", "streams"])]
         kinds: Vec<String>,
         #[command(flatten)]
         admin: AdminArgs,
@@ -84,7 +96,7 @@ pub struct GoalArgs {
     #[arg(long)]
     pub to_latest: bool,
     /// To this offset
-    #[arg(long, value_name = "OFFSET", value_parser = clap::value_parser!(i64).range(0..))]
+    #[arg(long, value_name = "OFFSET", allow_negative_numbers = true, value_parser = clap::value_parser!(i64).range(0..))]
     pub to_offset: Option<i64>,
     /// So many records forward, or with a minus back
     #[arg(long, value_name = "N", allow_negative_numbers = true)]

@@ -13,7 +13,7 @@ use clap::{Arg, ArgAction, ArgMatches, Args, FromArgMatches, Parser, Subcommand,
 
 use clap_complete::engine::ArgValueCompleter;
 pub use cluster::ClusterCommand;
-use complete::complete_topics;
+use complete::{complete_topic_configs, complete_topics};
 pub use configs::{ConfigArgs, ConfigCommand, KindArg, MoreChanges};
 pub use groups::{GroupCommand, ResetArgs};
 pub use quotas::{EntityArgs, QuotaCommand};
@@ -174,8 +174,8 @@ pub enum TopicCommand {
         /// Replicas of each partition [default: the broker's]
         #[arg(short, long, default_value_t = -1, hide_default_value = true, allow_negative_numbers = true)]
         replication_factor: i16,
-        /// A topic config, e.g. retention.ms=60000; may be repeated
-        #[arg(short, long = "config", value_name = "NAME=VALUE")]
+        /// A topic config, e.g. retention.ms=7d or segment.bytes=128MiB; may be repeated
+        #[arg(short, long = "config", value_name = "NAME=VALUE", add = ArgValueCompleter::new(complete_topic_configs))]
         configs: Vec<String>,
         /// Succeed if a topic is there already
         #[arg(long)]
@@ -202,8 +202,8 @@ pub enum TopicCommand {
         /// How many partitions there are to be; there can't be fewer than before
         #[arg(short, long, value_parser = clap::value_parser!(i32).range(1..))]
         partitions: Option<i32>,
-        /// A topic config, e.g. retention.ms=60000; may be repeated
-        #[arg(short, long = "config", value_name = "NAME=VALUE")]
+        /// A topic config, e.g. retention.ms=7d or segment.bytes=128MiB; may be repeated
+        #[arg(short, long = "config", value_name = "NAME=VALUE", add = ArgValueCompleter::new(complete_topic_configs))]
         configs: Vec<String>,
         #[command(flatten)]
         more: MoreChanges,

@@ -15,6 +15,7 @@ use serde::Serialize;
 use super::cluster::{Cluster, text};
 use super::connection::Connection;
 use super::output::{NOTHING, Table, clean, print_json};
+use super::units::{for_people, for_the_broker};
 use super::{ClientError, at, check, print};
 use crate::cli::{AdminArgs, ConfigCommand, KindArg, MoreChanges};
 use crate::exit::Fatal;
@@ -171,6 +172,11 @@ impl Setting {
         self.value.as_deref().unwrap_or("")
     }
 
+    /// The same with what a large number means.
+    pub fn for_people(&self) -> String {
+        for_people(&self.name, self.shown())
+    }
+
     /// What would hold if this thing had no value of its own, if the broker tells it in the same unit.
     fn without(&self, own: i8) -> Option<&str> {
         let other_unit = |s: &&Synonym| {
@@ -295,7 +301,7 @@ fn get(
     }
     let mut table = Table::new(&["CONFIG", "VALUE", "SET BY"]);
     for s in settings {
-        table.row(vec![s.name.clone(), s.shown().into(), s.source.into()]);
+        table.row(vec![s.name.clone(), s.for_people(), s.source.into()]);
     }
     table.print()
 }
@@ -320,7 +326,7 @@ fn explain_one(s: &Setting) -> Result<(), ClientError> {
     print(format_args!(
         "{} = {}\n    {}, set by: {}{fixed}",
         clean(&s.name),
-        clean(s.shown()),
+        clean(&s.for_people()),
         s.kind,
         s.source
     ))?;
@@ -374,6 +380,17 @@ pub struct Change {
     pub value: Option<String>,
 }
 
+/// `NAME=VALUE` pairs of configs on the command line; values may have units.
+pub fn pairs(given: &[String]) -> Result<Vec<(String, String)>, ClientError> {
+    let pairs = super::topics::pairs(given)?.into_iter();
+    Ok(pairs
+        .map(|(name, value)| {
+            let value = for_the_broker(&name, &value);
+            (name, value)
+        })
+        .collect())
+}
+
 /// The changes of a command line, each config once.
 pub fn changes(configs: &[String], more: &MoreChanges) -> Result<Vec<Change>, ClientError> {
     let mut changes = Vec::new();
@@ -382,7 +399,7 @@ pub fn changes(configs: &[String], more: &MoreChanges) -> Result<Vec<Change>, Cl
         (more.append.as_slice(), Operation::Append),
         (more.subtract.as_slice(), Operation::Subtract),
     ] {
-        for (name, value) in super::topics::pairs(given)? {
+        for (name, value) in pairs(given)? {
             changes.push(Change {
                 name,
                 operation,
@@ -526,10 +543,11 @@ fn set(
 pub fn print_changes(changed: &[Changed]) -> Result<(), ClientError> {
     let mut table = Table::new(&["CONFIG", "BEFORE", "AFTER"]);
     for c in changed {
+        let shown = |value: &str| for_people(&c.config, value);
         table.row(vec![
             c.config.clone(),
-            c.before.clone().unwrap_or_default(),
-            c.after.clone().unwrap_or_else(|| "(default)".into()),
+            c.before.as_deref().map(shown).unwrap_or_default(),
+            c.after.as_deref().map_or_else(|| "(default)".into(), shown),
         ]);
     }
     table.print()

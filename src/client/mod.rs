@@ -1,8 +1,8 @@
 //! The client commands: a small blocking Kafka client, for people at a terminal. It works with any broker that speaks the protocol.
 //!
 //! One connection per broker, one request at a time. [`connection`] speaks to one broker, [`cluster`] knows who leads what and tries again,
-//! [`coordinators`] finds who answers for groups, [`offsets`] looks up many offsets at once, [`records`] is the record batch format, [`output`], [`progress`]
-//! and [`when`] are what people see and type; the rest are the commands.
+//! [`coordinators`] finds who answers for groups, [`offsets`] looks up many offsets at once, [`records`] is the record batch format, [`output`], [`progress`],
+//! [`units`] and [`when`] are what people see and type; the rest are the commands.
 //!
 //! How they end ([`crate::exit::Exit`]): 2 when what was asked for makes no sense, 9 when the broker refuses or doesn't have it, 10 when it can't be reached
 //! or doesn't answer as a broker does, 1 when our own output can't be written. Every error says what to do.
@@ -25,6 +25,7 @@ pub mod quotas;
 mod records;
 mod sender;
 pub mod topics;
+mod units;
 mod when;
 
 use kafka_protocol::ResponseError;

@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use super::cluster::{Cluster, text};
 use super::output::{NOTHING, Table, bytes, print_json};
+use super::units::size;
 use super::{ClientError, check, print, tell};
 use crate::cli::{AdminArgs, EntityArgs, QuotaCommand};
 use crate::exit::Fatal;
@@ -183,19 +184,7 @@ fn known(name: &str) -> Result<&str, ClientError> {
 fn value(quota: &str, given: &str) -> Result<f64, ClientError> {
     let number = |text: &str| text.trim().parse::<f64>().ok();
     let parsed = if is_of_bytes(quota) {
-        let units = [
-            ("KiB", 1024.0),
-            ("MiB", 1_048_576.0),
-            ("GiB", 1_073_741_824.0),
-            ("kB", 1e3),
-            ("MB", 1e6),
-            ("GB", 1e9),
-            ("B", 1.0),
-            ("", 1.0),
-        ];
-        units
-            .iter()
-            .find_map(|(unit, factor)| Some(number(given.strip_suffix(unit)?)? * factor))
+        size(given)
     } else if quota == "request_percentage" {
         number(given.strip_suffix('%').unwrap_or(given))
     } else {

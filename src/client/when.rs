@@ -133,6 +133,25 @@ pub fn show(ms: i64) -> String {
     )
 }
 
+/// `1d2h`, `90s` as `1m30s`; nothing shorter than a millisecond.
+pub fn show_duration(ms: i64) -> String {
+    let mut left = ms;
+    let mut text = String::new();
+    for (unit, unit_ms) in [
+        ("d", DAY_MS),
+        ("h", 3_600_000),
+        ("m", 60_000),
+        ("s", 1000),
+        ("ms", 1),
+    ] {
+        if left >= unit_ms {
+            text += &format!("{}{unit}", left / unit_ms);
+            left %= unit_ms;
+        }
+    }
+    text
+}
+
 fn is_leap(year: i64) -> bool {
     (year % 4 == 0 && year % 100 != 0) || year % 400 == 0
 }
@@ -216,6 +235,12 @@ mod tests {
     }
 
     #[test]
+    fn durations_are_shown() {
+        assert_eq!(show_duration(7 * DAY_MS), "7d");
+        assert_eq!(show_duration(90_001), "1m30s1ms");
+    }
+
+    #[test]
     fn durations_are_read() {
         assert_eq!(duration("90s"), Some(90_000));
         assert_eq!(duration("1h30m"), Some(5_400_000));
@@ -243,6 +268,11 @@ mod tests {
         #[test]
         fn what_is_shown_is_read_again(ms in 0..253_402_300_799_999_i64) {
             prop_assert_eq!(timestamp(&show(ms)), Some(ms));
+        }
+
+        #[test]
+        fn durations_too(ms in 1..i64::MAX) {
+            prop_assert_eq!(duration(&show_duration(ms)), Some(ms));
         }
 
         #[test]

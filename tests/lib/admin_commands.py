@@ -187,6 +187,7 @@ def new_and_odd_groups(c):
     p.check("without a name there is a line for each group", overview.get("live", {}).get("LAG") == "30"
             and "made" in overview, overview)
     p.check("states can be chosen", c.json("group", "list", "--state", "stable") == [])
+    run(USAGE, "possible values", "group", "list", "--state", "stabel")
 
 
 def beside_kafkas_tool(c):
@@ -257,8 +258,10 @@ def configs(c):
     p.check("a dry run sets nothing", described(c, "wide")[1]["retention.ms"][1] == "default")
     run(0, [], "config", "set", "topic", "wide", "retention.ms=70000", "--unset", "segment.bytes")
     proc.wait_for("both are changed", lambda: (lambda d: d["retention.ms"] == ("70000", "topic")
-                                               and d["segment.bytes"][1] == "default")(described(c, "wide")[1]), 10)
+                                               and d["segment.bytes"][1] != "topic")(described(c, "wide")[1]), 10)
     run(REFUSED, "retention.ms", "config", "set", "topic", "wide", "--append", "retention.ms=1")
+    text = run(0, [], "config", "set", "topic", "wide", "retention.ms=1h30m", "retention.bytes=16MiB", "--dry-run").decode()
+    p.check("values may have units", "5400000 (1h30m)" in text and "16777216 (16.0 MiB)" in text, text)
     broker = c.json("cluster", "info")["brokers"][0]["broker"]
     told = {x["name"]: x for x in c.json("config", "get", "broker", broker)}
     p.check("a broker's configs are told", told.get("log.segment.bytes", {}).get("type") == "int", list(told)[:5])
@@ -351,7 +354,8 @@ def completion(c):
               'f=$(complete -p tailrace | sed "s/.*-F \\([^ ]*\\) .*/\\1/"); $f tailrace "${{COMP_WORDS[-1]}}" ""; '
               'printf "%s\\n" "${{COMPREPLY[@]}}"')
     for line, expected in (("tailrace gro", "group"), ("tailrace group res", "reset"), ("tailrace topic describe wi", "wide"),
-                           ("tailrace group reset live --to-l", "--to-latest"), ("tailrace consume ord", "orders")):
+                           ("tailrace group reset live --to-l", "--to-latest"), ("tailrace config get topic ord", "orders"),
+                           ("tailrace config set topic orders retention.m", "retention.ms="), ("tailrace consume ord", "orders")):
         words = line.split()
         done = subprocess.run(["bash", "-c", script.format(" ".join(words), len(words) - 1)], env=env, capture_output=True,
                               timeout=20)

@@ -86,8 +86,8 @@ pub fn run(names: &[String], topics: &[String], admin: &AdminArgs) -> Result<(),
     for (_, group) in model::describe(&mut cluster, &names)? {
         match group {
             Ok(group) => groups.push(group),
-            // Between the list and the question it may have gone.
-            Err(ClientError::Missing(_)) if is_overview => {}
+            // Between the list and the question it may have gone; or it is of a kind that we don't know.
+            Err(ClientError::Missing(why)) if is_overview => note(why),
             Err(e) if e.is_about_one() => failed.push(e),
             Err(e) => return Err(e),
         }

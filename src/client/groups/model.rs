@@ -134,7 +134,7 @@ pub fn list(cluster: &mut Cluster) -> Result<Vec<Listed>, ClientError> {
 /// What there is to tell about each of these groups; one that there isn't is [`ClientError::Missing`].
 pub fn describe(cluster: &mut Cluster, names: &[String]) -> Result<Answers<Group>, ClientError> {
     let mut progress = Progress::new("groups described", names.len());
-    coordinators::ask(
+    let mut answers = coordinators::ask(
         cluster,
         names,
         PER_REQUEST,
@@ -147,7 +147,21 @@ pub fn describe(cluster: &mut Cluster, names: &[String]) -> Result<Answers<Group
                 .map(|(name, group)| (name, group.and_then(|g| g.ok_or_else(missing))))
                 .collect())
         },
-    )
+    )?;
+    let lacks =
+        |answer: &Result<Group, ClientError>| matches!(answer, Err(ClientError::Missing(_)));
+    if answers.values().any(lacks) {
+        // There may be one of a kind that we don't know how to describe.
+        for listed in list(cluster)? {
+            if let Some(answer) = answers.get_mut(&listed.group).filter(|a| lacks(a)) {
+                *answer = Err(ClientError::Missing(format!(
+                    "group '{}' is a {} group, which this command doesn't know; Kafka's own tools do",
+                    listed.group, listed.kind
+                )));
+            }
+        }
+    }
+    Ok(answers)
 }
 
 fn missing() -> ClientError {

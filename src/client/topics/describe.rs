@@ -164,7 +164,7 @@ fn show(topic: &Topic) -> Result<(), ClientError> {
     if !set.is_empty() {
         let mut table = Table::new(&["CONFIG", "VALUE", "SET BY"]);
         for s in set {
-            table.row(vec![s.name.clone(), s.shown().into(), s.source.into()]);
+            table.row(vec![s.name.clone(), s.for_people(), s.source.into()]);
         }
         table.print()?;
     }

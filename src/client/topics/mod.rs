@@ -31,7 +31,7 @@ pub fn run(command: TopicCommand) -> Result<(), Fatal> {
             let new = New {
                 partitions,
                 replication_factor,
-                configs: pairs(&configs)?,
+                configs: super::configs::pairs(&configs)?,
                 if_not_exists,
             };
             create(&names, &new, &admin)?;
