@@ -6,6 +6,7 @@ use kafka_protocol::messages::offset_delete_request::{
 use kafka_protocol::messages::{DeleteGroupsRequest, GroupId, OffsetDeleteRequest};
 use serde::Serialize;
 
+use super::committed::{self, Committed};
 use super::model;
 use super::targets::{self, Target};
 use crate::cli::AdminArgs;
@@ -78,9 +79,9 @@ pub fn offsets(name: &str, topics: &[String], admin: &AdminArgs) -> Result<(), C
     for (_, group) in model::describe(&mut cluster, &names)? {
         group?;
     }
-    let mut committed = model::committed(&mut cluster, &names)?
+    let mut committed = committed::of(&mut cluster, &names)?
         .remove(name)
-        .unwrap_or_else(|| Ok(model::Committed::new()))?;
+        .unwrap_or_else(|| Ok(Committed::new()))?;
     committed.retain(|place, _| targets.iter().any(|t| t.takes(place)));
     let lacks = |t: &&Target| !committed.keys().any(|place| t.takes(place));
     if let Some(target) = targets.iter().find(lacks) {

@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 
-use super::model::{self, Committed, Group, Member};
+use super::committed::{self, Committed};
+use super::model::{self, Group, Member};
 use super::targets::{self, Target};
 use super::{in_partitions, names};
 use crate::cli::AdminArgs;
@@ -119,7 +120,7 @@ pub fn of(
         .map(|g| g.group.clone())
         .collect();
     let mut committed: BTreeMap<String, Committed> = BTreeMap::new();
-    for (name, offsets) in model::committed(cluster, &names)? {
+    for (name, offsets) in committed::of(cluster, &names)? {
         committed.insert(name, offsets?);
     }
     let is_wanted = |place: &Place| wanted.is_empty() || wanted.iter().any(|t| t.takes(place));

@@ -1,8 +1,9 @@
 //! `tailrace group`: list, describe, lag, reset, delete, delete-offsets.
 //!
-//! [`model`] asks brokers and gives groups in one form, whichever protocol they speak; [`lag`] sets offsets against the logs' ends; [`reset`] decides where a
+//! [`model`] asks brokers and gives groups in one form, whichever protocol they speak; [`committed`] are their offsets; [`lag`] sets offsets against the logs' ends; [`reset`] decides where a
 //! reset goes before anything is changed.
 
+mod committed;
 mod delete;
 mod lag;
 mod model;

@@ -12,6 +12,7 @@ use kafka_protocol::messages::offset_commit_request::{
 use kafka_protocol::messages::{GroupId, OffsetCommitRequest};
 use serde::Serialize;
 
+use super::committed::{self, Committed};
 use super::model::{self, Group};
 use super::plan::{Goal, Known, target};
 use super::targets;
@@ -55,7 +56,7 @@ pub fn run(args: &ResetArgs) -> Result<(), ClientError> {
     let targets = targets::parse(&args.topics)?;
     let mut cluster = Cluster::open(&args.admin.broker)?;
     let group = find(&mut cluster, &args.name, targets.is_empty())?;
-    let committed = model::committed(&mut cluster, std::slice::from_ref(&args.name))?
+    let committed = committed::of(&mut cluster, std::slice::from_ref(&args.name))?
         .remove(&args.name)
         .unwrap_or_else(|| Ok(BTreeMap::new()))?;
     let places = if targets.is_empty() {
@@ -130,7 +131,7 @@ fn plan(
     cluster: &mut Cluster,
     goal: Goal,
     places: &BTreeSet<Place>,
-    committed: &model::Committed,
+    committed: &Committed,
 ) -> Result<Vec<Move>, ClientError> {
     let mut ask = |at: i64| {
         let wanted = places.iter().cloned().map(|place| (place, at)).collect();
