@@ -90,7 +90,7 @@ pub fn ask<T>(
             match answer {
                 Err(e) if e.is_retriable() && !is_over => {
                     broken |= matches!(e, ClientError::Connection(_));
-                    progress.tell(&e.to_string());
+                    progress.tell(&e.brief());
                 }
                 answer => {
                     let answer = answer.map_err(|e| about(&group, e));

@@ -59,7 +59,7 @@ pub fn run(wait: bool, admin: &AdminArgs) -> Result<(), Fatal> {
                 let first = checks.iter().find(|c| c.outcome == Outcome::Failed);
                 progress.tell(first.map_or("", |c| &c.detail));
             }
-            Err(e @ ClientError::Connection(_)) if !is_over => progress.tell(&e.to_string()),
+            Err(e @ ClientError::Connection(_)) if !is_over => progress.tell(&e.brief()),
             Err(e) => return Err(e.into()),
         }
         std::thread::sleep(LOOK_EVERY);

@@ -88,6 +88,14 @@ impl ClientError {
         }
     }
 
+    /// What happened, without what to do about it: for what is tried again.
+    fn brief(&self) -> String {
+        match self {
+            ClientError::Refused { code, message } => describe(*code, message.as_deref()),
+            e => e.to_string(),
+        }
+    }
+
     /// Whether it is about one of several things asked for, so that the others can still be told.
     fn is_about_one(&self) -> bool {
         matches!(self, ClientError::Missing(_) | ClientError::Refused { .. })

@@ -153,7 +153,7 @@ fn wait_for_leaders(cluster: &mut Cluster, name: &str, count: usize) -> Result<(
                 return result.and(Err(of(name, ClientError::refused(5, None))));
             }
             Ok(_) => progress.tell("not all are known yet"),
-            Err(e) => progress.tell(&e.to_string()),
+            Err(e) => progress.tell(&e.brief()),
         }
         std::thread::sleep(RETRY_PAUSE);
     }
