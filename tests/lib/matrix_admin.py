@@ -1,6 +1,7 @@
 """The administrative calls of the matrix of clients/1, one after the other. Each that a client offers must say, or do, what the
 broker itself is then asked about; what it doesn't offer is done for it, so that the next finds what it needs."""
 
+import proc
 from matrix import PARTITIONS, must
 from proc import Failed
 
@@ -20,7 +21,11 @@ def calls(row):
         try:
             if which in offered:
                 answer = row.driver.admin(which, **arguments)
-                must(check(answer), f"{which}: {answer!r:.200}")
+                # A Kafka learns of its own changes a moment after it has acknowledged them.
+                try:
+                    proc.wait_for(which, lambda: check(answer), 10)
+                except Failed:
+                    raise Failed(f"{which}: {answer!r:.200}") from None
             else:
                 absent(row, which)
                 if instead:
@@ -68,3 +73,4 @@ def absent(row, name):
 def grow(oracle, topic):
     answer = oracle.call("CreatePartitions", 0, {"Topics": [{"Name": topic, "Count": PARTITIONS, "Assignments": None}], "TimeoutMs": 30000})
     must(answer["Results"][0]["ErrorCode"] == 0, f"create partitions: {answer}")
+    proc.wait_for("there are more partitions", lambda: oracle.partitions(topic) == PARTITIONS, 10)

@@ -9,6 +9,7 @@ import wire
 from proc import Failed
 
 WAIT_S = 60
+NO_LEADER_YET = (3, 5, 6)
 
 
 def must(holds, what):
@@ -49,10 +50,16 @@ class Oracle:
         return answer["Topics"][0]["Partitions"][0]["Offset"]
 
     def produce(self, topic, partition, values):
-        with contextlib.closing(wire.Connection(self.broker.port)) as connection:
-            error, base = connection.produce(topic, {partition: wire.batch(values)})[partition]
-        must(error == 0, f"produce to {topic}: error {error}")
-        return base
+        said = []
+
+        def written():
+            with contextlib.closing(wire.Connection(self.broker.port)) as connection:
+                said[:] = connection.produce(topic, {partition: wire.batch(values)})[partition]
+            # Where the leader is may not be known yet to who leads.
+            must(said[0] in (0, *NO_LEADER_YET), f"produce to {topic}: error {said[0]}")
+            return said[0] == 0
+        proc.wait_for(f"a leader of {topic}", written, 10)
+        return said[1]
 
     def stored_codecs(self, topic, partition=0):
         """Of every batch of a partition."""

@@ -185,7 +185,7 @@ async function withAdmin(work) {
 
 const ADMIN = {
   create_topic: (admin, { topic, partitions, config }) => admin.createTopics({
-    waitForLeaders: true,
+    waitForLeaders: false,
     topics: [{
       topic, numPartitions: partitions, replicationFactor: 1, configEntries: Object.entries(config).map(([name, value]) => ({ name, value })),
     }],
