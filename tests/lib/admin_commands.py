@@ -69,6 +69,7 @@ def everything(p, run, broker):
 def fill(c):
     """Records of two moments; a time between them."""
     c.run(0, [], "topic", "create", "orders", "--partitions", 3)
+    c.run(0, [], "topic", "create", "t")
     for partition in range(3):
         c.run(0, [], "produce", "orders", "-p", partition, stdin=b"x\n" * BEFORE)
     time.sleep(0.3)
