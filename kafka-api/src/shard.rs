@@ -6,6 +6,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::future::Future;
+use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -64,8 +65,14 @@ pub struct Parts {
     pub controller: Option<Rc<Controller>>,
     /// How full the journal is, 0 to 1; answers to producers are slowed from a half on (L6).
     pub pressure: Rc<dyn Fn() -> f32>,
-    /// Called for each change of the metadata once the view has it: groups of this shard are created and removed there.
-    pub on_change: Rc<dyn Fn(&Change)>,
+    /// Told each change of the metadata once the view has it: groups of this shard are created and removed there.
+    pub follower: Rc<dyn Follower>,
+}
+
+/// Follows the metadata's changes, in their order.
+pub trait Follower {
+    /// Ends when the change is carried out; it yields on the way.
+    fn follow<'a>(&'a self, change: &'a Change) -> Pin<Box<dyn Future<Output = ()> + 'a>>;
 }
 
 /// See the module.
@@ -81,7 +88,9 @@ pub struct Shard {
     pub config: Rc<ServerConfig>,
     pub controller: Option<Rc<Controller>>,
     pressure: Rc<dyn Fn() -> f32>,
-    on_change: Rc<dyn Fn(&Change)>,
+    follower: Rc<dyn Follower>,
+    /// Changes are being taken over: they come one message after the other.
+    changing: Cell<bool>,
     pub(crate) fetches: fetch::Fetches,
     pub(crate) sessions: fetch::Sessions,
     /// Bytes of sessions that the budget counts.
@@ -111,7 +120,8 @@ impl Shard {
             config: parts.config,
             controller: parts.controller,
             pressure: parts.pressure,
-            on_change: parts.on_change,
+            follower: parts.follower,
+            changing: Cell::new(false),
             fetches: fetch::Fetches::default(),
             sessions,
             session_bytes: Cell::new(0),
@@ -147,8 +157,12 @@ impl Shard {
                 }
             }
             ShardRequest::Changes(changes) => {
-                self.take_changes(&changes);
-                responder.reply(ShardReply::Done);
+                let shard = self.clone();
+                rt::spawn(Queue::Latency, async move {
+                    shard.take_changes(&changes).await;
+                    responder.reply(ShardReply::Done);
+                })
+                .detach();
             }
             ShardRequest::Metrics => {
                 responder.reply(ShardReply::Metrics(self.metrics.snapshot()));
@@ -293,7 +307,7 @@ impl Shard {
     /// Hands changes of the metadata to every shard of this node; ends when all have them. Shard 0 calls it for its controller.
     pub async fn publish(self: &Rc<Self>, changes: Vec<Change>) {
         let changes: Arc<[Change]> = changes.into();
-        self.take_changes(&changes);
+        self.take_changes(&changes).await;
         let mut calls = Vec::new();
         for shard in 0..usize::from(self.shards) {
             if shard != usize::from(self.id.0) {
@@ -305,18 +319,24 @@ impl Shard {
         join_all(calls).await;
     }
 
-    fn take_changes(self: &Rc<Self>, changes: &[Change]) {
+    /// Other tasks have turns while a change of many partitions is taken over; the next message of changes comes only when this one is answered.
+    async fn take_changes(self: &Rc<Self>, changes: &[Change]) {
+        assert!(
+            !self.changing.replace(true),
+            "changes are taken over in their order"
+        );
         for change in changes {
             let deleted = match change {
                 Change::TopicDeleted(removed) => self.view.topic_by_id(removed.id),
                 _ => None,
             };
             self.view.apply(change);
-            (self.on_change)(change);
+            self.follower.follow(change).await;
             if let Some(topic) = deleted {
                 self.coordinators.topic_deleted(self, &topic.name);
             }
         }
+        self.changing.set(false);
     }
 
     /// Takes note of a leader and tells the other shards, a batch at a time. Never waits; the newest word on a group counts.

@@ -1,14 +1,20 @@
 //! Keeps a shard's groups as the metadata has them: creates the replicas that this node was given, removes those of deleted topics, and hands topic
 //! configs down to the logs.
 //!
+//! A topic may have ten thousand partitions: other tasks have their turns between two of them.
+//!
 //! A replica goes only when its topic is on the metadata's list of the removed. One whose topic is merely unknown stays, and is named in the log.
 
 use std::cell::Cell;
+use std::future::Future;
+use std::pin::Pin;
 use std::rc::Rc;
 
 use cluster::View;
 use cluster::metadata::{Change, Partition};
+use engine::rt;
 use engine::types::{GroupId, NodeId, ReplicaId, ShardId, TopicId, shard_of};
+use kafka_api::shard::Follower;
 use raftgroup::{GroupError, Groups};
 
 use crate::exit::{Exit, Fatal};
@@ -23,26 +29,32 @@ pub struct Replicas {
     pub caught_up: Cell<bool>,
 }
 
-impl Replicas {
+impl Follower for Replicas {
     /// Follows a change that the view has already taken over.
-    pub fn follow(&self, change: &Change) {
+    fn follow<'a>(&'a self, change: &'a Change) -> Pin<Box<dyn Future<Output = ()> + 'a>> {
+        Box::pin(self.carry_out(change))
+    }
+}
+
+impl Replicas {
+    async fn carry_out(&self, change: &Change) {
         match change {
             Change::Reset(image) => {
                 for topic in &image.topics {
-                    self.host(topic.id, 0, &topic.partitions);
+                    self.host(topic.id, 0, &topic.partitions).await;
                 }
                 for removed in &image.removed {
-                    self.remove(removed.id);
+                    self.remove(removed.id).await;
                 }
             }
-            Change::TopicCreated(topic) => self.host(topic.id, 0, &topic.partitions),
+            Change::TopicCreated(topic) => self.host(topic.id, 0, &topic.partitions).await,
             Change::PartitionsAdded {
                 topic,
                 from,
                 partitions,
-            } => self.host(*topic, *from, partitions),
-            Change::TopicDeleted(removed) => self.remove(removed.id),
-            Change::ConfigsAltered { topic, .. } => self.configure(*topic),
+            } => self.host(*topic, *from, partitions).await,
+            Change::TopicDeleted(removed) => self.remove(removed.id).await,
+            Change::ConfigsAltered { topic, .. } => self.configure(*topic).await,
             Change::ClusterFormed { .. }
             | Change::NodeRegistered(_)
             | Change::RemovedForgotten(_) => {}
@@ -50,7 +62,7 @@ impl Replicas {
     }
 
     /// Creates what of these partitions belongs to this shard and isn't there.
-    fn host(&self, topic: TopicId, from: i32, partitions: &[Partition]) {
+    async fn host(&self, topic: TopicId, from: i32, partitions: &[Partition]) {
         for (partition, number) in partitions.iter().zip(from..) {
             let group = GroupId {
                 topic,
@@ -72,12 +84,13 @@ impl Replicas {
             if let Err(e) = self.groups.create(own.id, group, &voters) {
                 cannot_create(group, &e);
             }
+            rt::yield_if_needed().await;
         }
-        self.configure(topic);
+        self.configure(topic).await;
     }
 
     /// The topic's configs, for the logs of its groups on this shard.
-    fn configure(&self, topic: TopicId) {
+    async fn configure(&self, topic: TopicId) {
         let Some(topic) = self.view.topic_by_id(topic) else {
             return;
         };
@@ -86,13 +99,15 @@ impl Replicas {
             if let Some(group) = self.groups.get(topic.group(number)) {
                 group.log().set_policy(policy);
             }
+            rt::yield_if_needed().await;
         }
     }
 
-    fn remove(&self, topic: TopicId) {
+    async fn remove(&self, topic: TopicId) {
         for group in self.groups.ids() {
             if group.topic == topic {
                 self.groups.remove(group);
+                rt::yield_if_needed().await;
             }
         }
     }

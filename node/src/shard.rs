@@ -171,7 +171,6 @@ async fn open(plan: &Plan, own: Own) -> Result<Running, Fatal> {
         view: view.clone(),
         caught_up: Default::default(),
     });
-    let follower = replicas.clone();
     let pressure = log.clone();
     let kafka = Shard::new(Parts {
         id,
@@ -185,7 +184,7 @@ async fn open(plan: &Plan, own: Own) -> Result<Running, Fatal> {
         config: Rc::new(plan.server.clone()),
         controller: controller.clone(),
         pressure: Rc::new(move || pressure.pressure()),
-        on_change: Rc::new(move |change| follower.follow(change)),
+        follower: replicas.clone(),
     });
     sink.attach(&kafka);
     groups
