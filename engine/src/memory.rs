@@ -13,6 +13,8 @@
 //!   what answers hold of the log's memory, until it has left for the socket.
 //! - *Answers*: what other requests are told, when it is more than a little: taken before it is made, until it has left for the socket.
 //! - *Index*: rows of sealed segments' indexes.
+//! - *Codecs*: what is decompressed into, and compressed again into, from before it begins until it is done. Who holds it waits for nothing. A window larger than the whole class is
+//!   taken when all of it is free, and what it is larger by is counted with the cache.
 //!
 //! Each class of use has a part of the total for itself, so that no kind of work can starve another, and none waits for what another holds: a request
 //! that waits for room in the log's tail can't deadlock with fetches. Within a class it is first come, first served: nobody overtakes, so large takes
@@ -53,6 +55,8 @@ pub enum MemoryClass {
     Answers,
     /// Rows of sealed segments' indexes.
     Index,
+    /// Windows and blocks of codecs at work.
+    Codecs,
 }
 
 impl MemoryClass {
@@ -65,24 +69,26 @@ impl MemoryClass {
         MemoryClass::Fetch,
         MemoryClass::Answers,
         MemoryClass::Index,
+        MemoryClass::Codecs,
     ];
 
     /// The class's cap in hundredths of the total.
     fn percent(self) -> u64 {
         match self {
             MemoryClass::Requests => 11,
-            MemoryClass::PartialFrames => 7,
+            MemoryClass::PartialFrames => 5,
             MemoryClass::LargeFrames => 40,
             MemoryClass::Tail => 16,
-            MemoryClass::Cache => 6,
+            MemoryClass::Cache => 5,
             MemoryClass::Fetch => 14,
             MemoryClass::Answers => 4,
             MemoryClass::Index => 2,
+            MemoryClass::Codecs => 3,
         }
     }
 }
 
-const CLASSES: usize = 8;
+const CLASSES: usize = 9;
 
 /// Asked for more than the class can ever have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

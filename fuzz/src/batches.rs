@@ -7,6 +7,7 @@ use bytes::Bytes;
 use cluster::TopicConfig;
 use cluster::topic_config::{CompressionType, TimestampType};
 use engine::batch::{Batch, reseal};
+use engine::memory::Budget;
 use kafka_api::validate::{Rules, check};
 
 use crate::memory;
@@ -63,8 +64,10 @@ pub fn run(input: &[u8]) -> bool {
         },
         ..TopicConfig::default()
     };
+    let budget = Budget::new(1 << 30);
     let rules = Rules {
         config: &config,
+        budget: &budget,
         now_ms: 2_000,
         zstd: !random.one_in(8),
         keys: random.one_in(8),

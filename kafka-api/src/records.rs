@@ -3,19 +3,22 @@
 //! A record is a varint length, attributes i8, timestamp delta (varlong), offset delta (varint), key and value (varint length, -1 is null),
 //! and headers (varint count; each a key that is never null and a value). [`walk`] reads them from the bytes as they are or from a
 //! decompressor, in slices of [`limits::CHECK_SLICE_BYTES`] between which it awaits `pause`, so that a large batch doesn't hold up its
-//! shard. It allocates nothing per record, and one window of a slice for a compressed batch.
+//! shard. It allocates nothing per record. For a compressed batch it takes one window of a slice and what the codec needs (up to 128 MiB for zstd), leased from the
+//! budget before any of it is made, and given back at the end of the walk ([`crate::codec::memory`]).
 //!
 //! A batch that passed holds exactly the announced number of records and not a byte more. Callers: [`crate::validate`] for what producers
 //! send, ListOffsets for finding a record by its time.
 
 use std::io;
 use std::ops::ControlFlow;
+use std::rc::Rc;
 
 use bytes::Bytes;
 use engine::batch::{BatchHeader, HEADER_BYTES};
+use engine::memory::Budget;
 use thiserror::Error;
 
-use crate::codec::{Codec, Decompressor};
+use crate::codec::{Codec, Decompressor, memory};
 use crate::limits;
 
 /// What is wrong with a batch's records.
@@ -46,28 +49,32 @@ pub struct Record {
 }
 
 /// Walks over the records of `batch`, a whole batch with `header` in front, and shows each to `visit` until that breaks off. At most
-/// `limit` bytes are decompressed.
+/// `limit` bytes are decompressed, with memory from `budget`. Gives the bytes that were walked over, as they are when decompressed.
 pub async fn walk(
     header: &BatchHeader,
     batch: &Bytes,
     codec: Codec,
     limit: usize,
+    budget: &Rc<Budget>,
     pause: &impl AsyncFn(),
     visit: impl FnMut(Record) -> ControlFlow<()>,
-) -> Result<(), BadRecords> {
+) -> Result<usize, BadRecords> {
     let records = batch.slice(HEADER_BYTES..);
     if codec == Codec::None {
         if records.len() > limit {
             return Err(BadRecords::TooLarge);
         }
-        let input = Plain {
+        let mut input = Plain {
             bytes: &records,
             since_pause: 0,
         };
-        return walk_input(input, header.record_count, pause, visit).await;
+        walk_input(&mut input, header.record_count, pause, visit).await?;
+        return Ok(records.len() - input.bytes.len());
     }
+    let needed = memory::needed(codec, &records).map_err(|_| BadRecords::Codec)?;
+    let _memory = memory::lease(budget, needed).await;
     let stream = Decompressor::new(codec, records).map_err(|_| BadRecords::Codec)?;
-    let input = Stream {
+    let mut input = Stream {
         stream,
         window: vec![0; limits::CHECK_SLICE_BYTES],
         from: 0,
@@ -76,7 +83,8 @@ pub async fn walk(
         since_pause: 0,
         ended: false,
     };
-    walk_input(input, header.record_count, pause, visit).await
+    walk_input(&mut input, header.record_count, pause, visit).await?;
+    Ok(limit - input.left)
 }
 
 /// Bytes that come piece by piece.
@@ -257,12 +265,11 @@ async fn skip_field<I: Input>(
 }
 
 async fn walk_input<I: Input>(
-    mut input: I,
+    input: &mut I,
     count: i32,
     pause: &impl AsyncFn(),
     mut visit: impl FnMut(Record) -> ControlFlow<()>,
 ) -> Result<(), BadRecords> {
-    let input = &mut input;
     for index in 0..count {
         input.need(5, pause).await?;
         let mut unbounded = usize::MAX;
@@ -398,7 +405,7 @@ pub mod testing {
         b[53..57].copy_from_slice(&(-1i32).to_be_bytes());
         b[57..61].copy_from_slice(&count.to_be_bytes());
         let target = Target { codec, level: None };
-        let mut c = Compressor::new(target, b).expect("a compressor");
+        let mut c = Compressor::new(target, b, records.len() as u64).expect("a compressor");
         c.write(records).expect("memory takes everything");
         finish(c.finish().expect("memory takes everything"))
     }
@@ -429,6 +436,20 @@ pub mod testing {
             count,
             (base_timestamp, last),
         )
+    }
+
+    /// A budget in which there is room for everything.
+    pub fn room() -> std::rc::Rc<engine::memory::Budget> {
+        engine::memory::Budget::new(64 << 30)
+    }
+
+    /// Polls a future once; what it gave, if it is done.
+    pub fn poll_once<T>(future: std::pin::Pin<&mut impl Future<Output = T>>) -> Option<T> {
+        let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
+        match future.poll(&mut cx) {
+            std::task::Poll::Ready(t) => Some(t),
+            std::task::Poll::Pending => None,
+        }
     }
 
     /// Runs a future that never waits for anything but its own pauses.
@@ -462,10 +483,13 @@ mod tests {
         let header = BatchHeader::parse(batch).unwrap();
         let codec = Codec::from_attributes(header.attributes).unwrap();
         let mut seen = Vec::new();
-        run(walk(&header, batch, codec, limit, &async || {}, |r| {
+        let budget = room();
+        let walked = walk(&header, batch, codec, limit, &budget, &async || {}, |r| {
             seen.push(r);
             ControlFlow::Continue(())
-        }))?;
+        });
+        run(walked)?;
+        assert_eq!(budget.used_total(), 0);
         Ok(seen)
     }
 
@@ -540,10 +564,12 @@ mod tests {
             let pauses = Cell::new(0);
             let header = BatchHeader::parse(&batch).unwrap();
             let pause = async || pauses.set(pauses.get() + 1);
-            run(walk(&header, &batch, codec, 11 << 20, &pause, |_| {
+            let budget = room();
+            let walked = walk(&header, &batch, codec, 11 << 20, &budget, &pause, |_| {
                 ControlFlow::Continue(())
-            }))
-            .unwrap();
+            });
+            assert!(run(walked).unwrap() > 10 << 20);
+            assert_eq!(budget.used_total(), 0);
             assert!(pauses.get() >= 100, "{codec:?}: {}", pauses.get());
         }
     }

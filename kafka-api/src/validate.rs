@@ -7,11 +7,13 @@
 //! record refuses the batch.
 //!
 //! The batch's bytes are kept unless the topic stamps append times, wants another codec, or the header's max timestamp isn't that of its
-//! records; then there is one new copy with its CRC made anew. Everything runs in slices (see [`crate::records`]).
+//! records; then there is one new copy with its CRC made anew, never longer than max.message.bytes while it is made. Everything runs in slices (see [`crate::records`]), with what codecs
+//! take leased from the budget ([`crate::codec::memory`]).
 
 use std::borrow::Cow;
 use std::io;
 use std::ops::ControlFlow;
+use std::rc::Rc;
 
 use bytes::Bytes;
 use cluster::topic_config::{CompressionType, TimestampType, TopicConfig};
@@ -20,8 +22,9 @@ use engine::batch::{
     ATTRIBUTE_TRANSACTIONAL, Batch, BatchError, BatchHeader, HEADER_BYTES, LENGTH_PREFIX_BYTES,
     reseal,
 };
+use engine::memory::Budget;
 
-use crate::codec::{Codec, Compressor, Decompressor, Target};
+use crate::codec::{Codec, Compressor, Decompressor, Target, memory};
 use crate::error::ErrorCode;
 use crate::limits;
 use crate::records::{self, BadRecords};
@@ -32,9 +35,11 @@ const MAX_TIMESTAMP_AT: usize = 35;
 const NO_TIMESTAMP: i64 = -1;
 
 /// What a batch must keep to.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub struct Rules<'a> {
     pub config: &'a TopicConfig,
+    /// Where codecs take their memory from.
+    pub budget: &'a Rc<Budget>,
     pub now_ms: i64,
     /// Whether the request's version knows zstd (7 and up).
     pub zstd: bool,
@@ -82,8 +87,8 @@ pub async fn check(
         );
     }
     check_crc(&header, &bytes, pause).await?;
-    let max_timestamp = check_records(&header, &bytes, codec, rules, pause).await?;
-    let batch = rewrite(header, bytes, codec, max_timestamp, rules, pause).await?;
+    let found = check_records(&header, &bytes, codec, rules, pause).await?;
+    let batch = rewrite(header, bytes, codec, found, rules, pause).await?;
     if batch.bytes.len() > rules.config.segment_bytes as usize {
         return refuse(
             ErrorCode::RecordListTooLarge,
@@ -174,14 +179,21 @@ async fn check_crc(
     Ok(())
 }
 
-/// Walks over the records; gives the greatest timestamp among them.
+/// What the walk over a batch's records found.
+struct Found {
+    max_timestamp: i64,
+    /// Bytes of the records when they are decompressed.
+    bytes: usize,
+}
+
+/// Walks over the records.
 async fn check_records(
     header: &BatchHeader,
     bytes: &Bytes,
     codec: Codec,
     rules: Rules<'_>,
     pause: &impl AsyncFn(),
-) -> Result<i64, Refusal> {
+) -> Result<Found, Refusal> {
     const NO_KEY: &str = "Records of a compacted topic need a key.";
     const TIME: &str = "The record's timestamp is out of the topic's bounds.";
     const TIME_TYPE: &str = "Clients do not set the append time.";
@@ -216,13 +228,14 @@ async fn check_records(
         ControlFlow::Continue(())
     };
     let limit = config.max_decompressed_message_bytes as usize;
-    match records::walk(header, bytes, codec, limit, pause, visit).await {
-        Ok(()) => {}
+    let walked = records::walk(header, bytes, codec, limit, rules.budget, pause, visit).await;
+    let bytes = match walked {
+        Ok(bytes) => bytes,
         Err(e @ BadRecords::TooLarge) => {
             return refuse(ErrorCode::MessageTooLarge, e.to_string());
         }
         Err(e) => return invalid(e.to_string()),
-    }
+    };
     if let Some(index) = bad_delta {
         return invalid(format!("Record {index} has another offset delta."));
     }
@@ -237,7 +250,10 @@ async fn check_records(
             records: bad,
         });
     }
-    Ok(max_timestamp)
+    Ok(Found {
+        max_timestamp,
+        bytes,
+    })
 }
 
 fn time_is_allowed(timestamp: i64, rules: Rules<'_>) -> bool {
@@ -273,7 +289,7 @@ async fn rewrite(
     header: BatchHeader,
     bytes: Bytes,
     codec: Codec,
-    max_timestamp: i64,
+    found: Found,
     rules: Rules<'_>,
     pause: &impl AsyncFn(),
 ) -> Result<Batch, Refusal> {
@@ -281,7 +297,7 @@ async fn rewrite(
     let (attributes, max_timestamp) = if append_time {
         (header.attributes | ATTRIBUTE_LOG_APPEND_TIME, rules.now_ms)
     } else {
-        (header.attributes, max_timestamp)
+        (header.attributes, found.max_timestamp)
     };
     let target = target(codec, rules.config);
     if target.is_none() && attributes == header.attributes && max_timestamp == header.max_timestamp
@@ -290,21 +306,21 @@ async fn rewrite(
     }
     let mut copy = match target {
         None => bytes.to_vec(),
-        Some(target) => {
-            let Ok(copy) = recompress(&bytes, codec, target, pause).await else {
-                return refuse(
-                    ErrorCode::UnknownServerError,
-                    "The batch could not be compressed again.",
-                );
-            };
-            if copy.len() > rules.config.max_message_bytes as usize {
+        Some(target) => match recompress(&bytes, codec, target, found.bytes, rules, pause).await {
+            Ok(Some(copy)) => copy,
+            Ok(None) => {
                 return refuse(
                     ErrorCode::MessageTooLarge,
                     "The batch is larger than max.message.bytes in the topic's codec.",
                 );
             }
-            copy
-        }
+            Err(_) => {
+                return refuse(
+                    ErrorCode::UnknownServerError,
+                    "The batch could not be compressed again.",
+                );
+            }
+        },
     };
     let codec = target.map_or(codec, |t| t.codec);
     let attributes = attributes & !ATTRIBUTE_CODEC_MASK | codec as i16;
@@ -321,23 +337,37 @@ async fn rewrite(
     })
 }
 
-/// Header (not yet changed) and records in another codec. The records were walked before, so they decompress within the limit.
+/// Header (not yet changed) and records in another codec; none as soon as they are more than max.message.bytes. The records were walked before, so they
+/// decompress, to `content` bytes.
 async fn recompress(
     bytes: &Bytes,
     from: Codec,
     to: Target,
+    content: usize,
+    rules: Rules<'_>,
     pause: &impl AsyncFn(),
-) -> io::Result<Vec<u8>> {
-    let mut input = Decompressor::new(from, bytes.slice(HEADER_BYTES..))?;
-    let mut output = Compressor::new(to, bytes[..HEADER_BYTES].to_vec())?;
+) -> io::Result<Option<Vec<u8>>> {
+    let most = rules.config.max_message_bytes as usize;
+    let records = bytes.slice(HEADER_BYTES..);
+    // One lease for both ways: who holds one doesn't wait for another.
+    let needed = memory::needed(from, &records)?
+        + memory::to_compress(to, content as u64)
+        + content.min(most) as u64;
+    let _memory = memory::lease(rules.budget, needed).await;
+    let mut input = Decompressor::new(from, records)?;
+    let mut output = Compressor::new(to, bytes[..HEADER_BYTES].to_vec(), content as u64)?;
     let mut window = vec![0; limits::CHECK_SLICE_BYTES];
     let mut since_pause = 0;
     loop {
         let n = input.read(&mut window)?;
         if n == 0 {
-            return output.finish();
+            let copy = output.finish()?;
+            return Ok((copy.len() <= most).then_some(copy));
         }
         output.write(&window[..n])?;
+        if output.written() > most {
+            return Ok(None);
+        }
         since_pause += n;
         if since_pause >= limits::CHECK_SLICE_BYTES {
             since_pause = 0;
@@ -365,6 +395,7 @@ mod tests {
     fn with(config: &TopicConfig, bytes: Bytes) -> Result<Batch, Refusal> {
         let rules = Rules {
             config,
+            budget: &room(),
             now_ms: NOW,
             zstd: true,
             keys: false,
@@ -403,6 +434,7 @@ mod tests {
         let good = batch(Codec::None, 3, 10, NOW);
         let rules = Rules {
             config: &config,
+            budget: &room(),
             now_ms: NOW,
             zstd: true,
             keys: false,
@@ -478,6 +510,7 @@ mod tests {
         let config = TopicConfig::default();
         let rules = Rules {
             config: &config,
+            budget: &room(),
             now_ms: NOW,
             zstd: false,
             keys: false,
@@ -549,6 +582,61 @@ mod tests {
                 Batch::check(got.bytes).unwrap();
             }
         }
+    }
+
+    #[test]
+    fn a_copy_in_another_codec_stops_at_its_limit() {
+        let config = TopicConfig {
+            compression_type: CompressionType::Uncompressed,
+            ..TopicConfig::default()
+        };
+        let bomb = batch(Codec::Zstd, 4, 16 << 20, NOW);
+        assert!(bomb.len() < 1 << 17);
+        let pauses = std::cell::Cell::new(0);
+        let pause = async || pauses.set(pauses.get() + 1);
+        let rules = |budget| Rules {
+            config: &config,
+            budget,
+            now_ms: NOW,
+            zstd: true,
+            keys: false,
+        };
+        let budget = room();
+        let refused = run(check(Some(bomb), rules(&budget), &pause)).unwrap_err();
+        assert_eq!(refused.code, ErrorCode::MessageTooLarge);
+        // 64 MiB were looked at in slices of 64 KiB; the copy ended at 1 MiB.
+        assert!(
+            (1_024..1_024 + 64).contains(&pauses.get()),
+            "{}",
+            pauses.get()
+        );
+        assert_eq!(budget.used_total(), 0);
+    }
+
+    #[test]
+    fn a_batch_waits_until_there_is_memory_for_its_codec() {
+        let config = TopicConfig::default();
+        let budget = Budget::new(256 << 20);
+        let held = run(memory::lease(&budget, 128 << 20));
+        let rules = Rules {
+            config: &config,
+            budget: &budget,
+            now_ms: NOW,
+            zstd: true,
+            keys: false,
+        };
+        for codec in [Codec::Gzip, Codec::Snappy, Codec::Lz4, Codec::Zstd] {
+            let bytes = batch(codec, 3, 100, NOW);
+            let pause = async || {};
+            let mut checked = Box::pin(check(Some(bytes), rules, &pause));
+            assert!(poll_once(checked.as_mut()).is_none(), "{codec:?}");
+        }
+        let plain = batch(Codec::None, 3, 100, NOW);
+        run(check(Some(plain), rules, &async || {})).unwrap();
+        drop(held);
+        let bytes = batch(Codec::Zstd, 3, 100, NOW);
+        run(check(Some(bytes), rules, &async || {})).unwrap();
+        assert_eq!(budget.used_total(), 0);
     }
 
     #[test]
@@ -634,6 +722,7 @@ mod tests {
         let config = TopicConfig::default();
         let rules = Rules {
             config: &config,
+            budget: &room(),
             now_ms: NOW,
             zstd: true,
             keys: true,

@@ -2,6 +2,7 @@
 producers, groups, members, partitions. Each function takes the judge, its broker and whether the size is the quick one.
 """
 
+import pathlib
 import selectors
 import socket
 import struct
@@ -10,7 +11,8 @@ import time
 import metrics
 import wire
 from bad_bytes import (DESCRIBE_CONFIGS, INIT_PRODUCER_ID, JOIN_GROUP, OFFSET_COMMIT, TOPIC, body, fetch_session, frame,
-                       i32, join_group, offset_commit, sealed)
+                       i32, join_group, offset_commit, record, sealed)
+from bad_judge import produce
 from wire import array, string
 
 MIB = 1 << 20
@@ -21,6 +23,13 @@ STALLED = 10000
 SESSIONS, SESSION_PARTITIONS = 1000, 100000
 # GROUP_MAX_SIZE_REACHED, INVALID_COMMIT_OFFSET_SIZE: what is told where groups find no more memory; and that of a coordinator that isn't ready.
 NO_ROOM = (81, 28, 15, 14)
+DELETE_TOPICS = 20
+# Longest wait of others while a topic of very many partitions is made or removed, in seconds.
+WIDE_S = 0.15
+
+
+def rss_mib(broker):
+    return int(pathlib.Path(f"/proc/{broker.pid()}/status").read_text().split("VmRSS:")[1].split()[0]) / 1024
 
 
 class Stalled:
@@ -137,6 +146,65 @@ def long_poll(judge, broker):
     judge.p.check("19: a Fetch that waited is answered when a record comes", time.monotonic() - began < 2, time.monotonic() - began)
     judge.crowd(19, "a partition 100,000 times in a Fetch that waits")
     reader.close(), writer.close()
+
+
+def windows(judge, broker, count):
+    """36: batches of zstd at one time that each fill a window of 128 MiB, the largest that Kafka's clients write and read (level 22)."""
+    # A record of 1 GiB whose value goes on and on.
+    head, begins = bytes.fromhex("28b52ffd0088"), wire.varint(1 << 30) + b"\0\0\0\1" + wire.varint(1 << 29)
+    one = wire.Connection(broker.port, 30)
+    # What level 22 makes of a small batch: the window is as large, and hardly used.
+    small = record()
+    error, _ = produce(one, sealed(body(attributes=4, records=head + struct.pack("<I", len(small) << 3 | 1)[:3] + small)), 7)
+    judge.p.check("36: a small batch with a window of 128 MiB is taken", error == 0, error)
+    one.close()
+    large = sealed(body(attributes=4, records=head + struct.pack("<I", len(begins) << 3)[:3] + begins + (
+        struct.pack("<I", 131072 << 3 | 2)[:3] + b"x") * 2048 + b"\x01\0\0"))
+    before, most = rss_mib(broker), 0
+    selector = selectors.DefaultSelector()
+    for _ in range(count):
+        connection = wire.Connection(broker.port, 60)
+        connection.send(wire.PRODUCE, 7, b"\xff\xff" + wire.produce_body(TOPIC, {0: large}, timeout_ms=30000)[2:])
+        selector.register(connection.socket, selectors.EVENT_READ, connection)
+    until = time.monotonic() + 60
+    while selector.get_map() and time.monotonic() < until:
+        most = max(most, rss_mib(broker))
+        for key, _ in selector.select(0.005):
+            selector.unregister(key.fileobj)
+            key.data.receive()
+            key.data.close()
+    judge.p.check("36: windows of 128 MiB are all answered", not selector.get_map(), len(selector.get_map()))
+    judge.p.check("36: no more windows of 128 MiB at a time than one a shard", not judge.ours or most - before < judge.shards * 160,
+                  [round(before), round(most)])
+    judge.p.figures["windows_mib"] = round(max(judge.p.figures.get("windows_mib", 0), most - before), 1)
+    judge.crowd(36, f"{count} batches that each fill a window of 128 MiB")
+
+
+def wide(judge, broker, partitions):
+    """25: while a topic of very many partitions is made and removed, others are answered."""
+    maker = wire.Connection(broker.port, 120)
+    others = [wire.Connection(broker.port, 30) for _ in range(8)]
+    for name, key, version, asked in (
+            ("made", wire.CREATE_TOPICS, 2, array([string("wide") + struct.pack(">ih", partitions, 1) + array([]) + array([])]) +
+             struct.pack(">ib", 60000, 0)),
+            ("removed", DELETE_TOPICS, 1, array([string("wide")]) + struct.pack(">i", 60000))):
+        maker.send(key, version, asked)
+        slowest, rounds, waiting = 0, 0, selectors.DefaultSelector()
+        waiting.register(maker.socket, selectors.EVENT_READ)
+        while not waiting.select(0):
+            for one in others:
+                began = time.monotonic()
+                one.api_versions()
+                slowest = max(slowest, time.monotonic() - began)
+            rounds += 1
+        maker.receive()
+        waiting.close()
+        judge.p.say(f"a topic of {partitions} partitions is {name}: the slowest other answer took {slowest * 1e3:.1f} ms, {rounds} rounds")
+        judge.p.check(f"25: others are answered while a topic of {partitions} partitions is {name}", not judge.ours or slowest < WIDE_S, slowest)
+        judge.p.figures[f"slowest_while_{name}_ms"] = round(slowest * 1e3, 1)
+    for one in (maker, *others):
+        one.close()
+    judge.crowd(25, f"a topic of {partitions} partitions made and removed")
 
 
 def everything(judge, broker, topics, partitions):

@@ -31,6 +31,15 @@ impl Decoder {
     }
 }
 
+/// Bytes of the largest block that a frame may have when it is decompressed.
+pub fn largest_block(bytes: &[u8]) -> io::Result<usize> {
+    // Four kinds, from 64 KiB on, each four times as large; the decoder refuses others.
+    match bytes.get(5).map(|descriptor| descriptor >> 4 & 7) {
+        Some(kind @ 4..=7) => Ok(1 << (8 + 2 * usize::from(kind))),
+        _ => Err(broken("an lz4 frame with blocks of no known size")),
+    }
+}
+
 /// Walks over the blocks of a frame, without decompressing them: the decoder takes a frame that is cut between two blocks for a whole one,
 /// and begins another frame behind the end of the first.
 fn check_frame(bytes: &[u8]) -> io::Result<()> {

@@ -2,8 +2,8 @@
 //!
 //! [`Decompressor`] is a stream: it hands out decompressed bytes in pieces of at most [`limits::CHECK_SLICE_BYTES`], so that its caller can
 //! bound what comes out and let other tasks run in between. It never reserves memory by a size that the data only declares: snappy blocks
-//! are held against the greatest ratio that the format can have, zstd windows against [`ZSTD_WINDOW_LOG`]. Anything behind the end of
-//! the compressed data is refused; some clients would read it and others not.
+//! are held against the greatest ratio that the format can have, zstd windows against [`ZSTD_WINDOW_LOG`]. What it needs is leased before it is made ([`memory`]).
+//! Anything behind the end of the compressed data is refused; some clients would read it and others not.
 
 use std::io::{self, Read, Write};
 
@@ -12,6 +12,7 @@ use bytes::Bytes;
 use crate::limits;
 
 mod lz4;
+pub mod memory;
 mod snappy;
 
 /// Largest zstd window taken, as a power of two; the library's own bound, which its encoders reach at level 22.
@@ -104,8 +105,9 @@ enum Sink {
 }
 
 impl Compressor {
-    /// Writes behind what `out` already holds.
-    pub fn new(target: Target, out: Vec<u8>) -> io::Result<Compressor> {
+    /// Writes behind what `out` already holds. `content` is the number of bytes that will be written: zstd reserves no more than it needs for so many (at its highest
+    /// levels it would take most of a GiB for a stream of any length).
+    pub fn new(target: Target, out: Vec<u8>, content: u64) -> io::Result<Compressor> {
         Ok(Compressor(match target.codec {
             Codec::None => Sink::Plain(out),
             Codec::Gzip => {
@@ -117,10 +119,12 @@ impl Compressor {
             }
             Codec::Snappy => Sink::Snappy(Box::new(snappy::Encoder::new(out))),
             Codec::Lz4 => Sink::Lz4(Box::new(lz4::encoder(out))),
-            Codec::Zstd => Sink::Zstd(Box::new(zstd::stream::write::Encoder::new(
-                out,
-                target.level.unwrap_or(zstd::DEFAULT_COMPRESSION_LEVEL),
-            )?)),
+            Codec::Zstd => {
+                let level = target.level.unwrap_or(zstd::DEFAULT_COMPRESSION_LEVEL);
+                let mut encoder = zstd::stream::write::Encoder::new(out, level)?;
+                encoder.set_pledged_src_size(Some(content))?;
+                Sink::Zstd(Box::new(encoder))
+            }
         }))
     }
 
@@ -131,6 +135,17 @@ impl Compressor {
             Sink::Snappy(e) => e.write(bytes),
             Sink::Lz4(e) => e.write_all(bytes),
             Sink::Zstd(e) => e.write_all(bytes),
+        }
+    }
+
+    /// Bytes that stand in the output so far, with what was there before.
+    pub fn written(&self) -> usize {
+        match &self.0 {
+            Sink::Plain(out) => out.len(),
+            Sink::Gzip(e) => e.get_ref().len(),
+            Sink::Snappy(e) => e.written(),
+            Sink::Lz4(e) => e.get_ref().len(),
+            Sink::Zstd(e) => e.get_ref().len(),
         }
     }
 
@@ -165,7 +180,7 @@ mod tests {
 
     fn compress(codec: Codec, bytes: &[u8]) -> Bytes {
         let target = Target { codec, level: None };
-        let mut c = Compressor::new(target, Vec::new()).unwrap();
+        let mut c = Compressor::new(target, Vec::new(), bytes.len() as u64).unwrap();
         for piece in bytes.chunks(1 << 16) {
             c.write(piece).unwrap();
         }

@@ -28,7 +28,7 @@ pub struct Decoder {
 
 impl Decoder {
     pub fn new(source: Bytes) -> Decoder {
-        let framed = source.len() >= HEADER.len() && source[..MAGIC_BYTES] == HEADER[..MAGIC_BYTES];
+        let framed = is_framed(&source);
         Decoder {
             at: if framed { HEADER.len() } else { 0 },
             source,
@@ -52,29 +52,15 @@ impl Decoder {
     }
 
     fn next_block(&mut self) -> io::Result<()> {
-        let rest = &self.source[self.at..];
-        let (compressed, used) = if self.framed {
-            // A stream may have been put together of several: then another header stands where a block would.
-            if rest.len() >= HEADER.len() && rest[..MAGIC_BYTES] == HEADER[..MAGIC_BYTES] {
-                self.at += HEADER.len();
-                return Ok(());
-            }
-            let length = rest
-                .first_chunk::<4>()
-                .map(|l| i32::from_be_bytes(*l))
-                .ok_or_else(|| broken("a snappy block's length is cut off"))?;
-            let length = usize::try_from(length)
-                .ok()
-                .filter(|l| *l > 0 && *l <= rest.len() - 4)
-                .ok_or_else(|| broken("a snappy block ends behind its batch"))?;
-            (&rest[4..4 + length], 4 + length)
-        } else {
-            (rest, rest.len())
+        let Some(Block {
+            compressed,
+            used,
+            size,
+        }) = block(&self.source[self.at..], self.framed)?
+        else {
+            self.at += HEADER.len();
+            return Ok(());
         };
-        let size = snap::raw::decompress_len(compressed).map_err(|_| broken("no snappy block"))?;
-        if size > compressed.len().saturating_mul(GREATEST_RATIO) {
-            return Err(broken("a snappy block declares more than it can hold"));
-        }
         self.block.clear();
         self.block.resize(size, 0);
         snap::raw::Decoder::new()
@@ -84,6 +70,63 @@ impl Decoder {
         self.at += used;
         Ok(())
     }
+}
+
+struct Block<'a> {
+    compressed: &'a [u8],
+    /// Bytes of it with its length.
+    used: usize,
+    /// Bytes when it is decompressed, as it declares, within what the format can hold.
+    size: usize,
+}
+
+/// The block at the front of `rest`. None where another header stands: a stream may have been put together of several.
+fn block(rest: &[u8], framed: bool) -> io::Result<Option<Block<'_>>> {
+    let (compressed, used) = if framed {
+        if rest.len() >= HEADER.len() && rest[..MAGIC_BYTES] == HEADER[..MAGIC_BYTES] {
+            return Ok(None);
+        }
+        let length = rest
+            .first_chunk::<4>()
+            .map(|l| i32::from_be_bytes(*l))
+            .ok_or_else(|| broken("a snappy block's length is cut off"))?;
+        let length = usize::try_from(length)
+            .ok()
+            .filter(|l| *l > 0 && *l <= rest.len() - 4)
+            .ok_or_else(|| broken("a snappy block ends behind its batch"))?;
+        (&rest[4..4 + length], 4 + length)
+    } else {
+        (rest, rest.len())
+    };
+    let size = snap::raw::decompress_len(compressed).map_err(|_| broken("no snappy block"))?;
+    if size > compressed.len().saturating_mul(GREATEST_RATIO) {
+        return Err(broken("a snappy block declares more than it can hold"));
+    }
+    Ok(Some(Block {
+        compressed,
+        used,
+        size,
+    }))
+}
+
+/// Bytes of the largest block of a stream when it is decompressed.
+pub fn largest_block(bytes: &[u8]) -> io::Result<usize> {
+    let framed = is_framed(bytes);
+    let (mut at, mut most) = (if framed { HEADER.len() } else { 0 }, 0);
+    while at < bytes.len() {
+        match block(&bytes[at..], framed)? {
+            Some(block) => {
+                most = most.max(block.size);
+                at += block.used;
+            }
+            None => at += HEADER.len(),
+        }
+    }
+    Ok(most)
+}
+
+fn is_framed(bytes: &[u8]) -> bool {
+    bytes.len() >= HEADER.len() && bytes[..MAGIC_BYTES] == HEADER[..MAGIC_BYTES]
 }
 
 pub struct Encoder {
@@ -126,6 +169,10 @@ impl Encoder {
         self.out.truncate(start + 4 + n);
         self.pending.clear();
         Ok(())
+    }
+
+    pub fn written(&self) -> usize {
+        self.out.len()
     }
 
     pub fn finish(mut self) -> io::Result<Vec<u8>> {

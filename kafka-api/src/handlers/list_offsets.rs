@@ -12,6 +12,7 @@ use std::rc::Rc;
 use bytes::Bytes;
 use engine::batch::{ATTRIBUTE_LOG_APPEND_TIME, BatchHeader};
 use engine::log::LogError;
+use engine::memory::Budget;
 use engine::ring::Class;
 use engine::rt;
 use engine::types::{GroupId, Offset};
@@ -183,7 +184,7 @@ async fn find(
         return Ok(refused(ErrorCode::None));
     };
     let start = group.log_start_offset();
-    match record_at(&batch, query.timestamp, start).await {
+    match record_at(&batch, query.timestamp, start, &shard.budget).await {
         Ok(Some((timestamp, offset, epoch))) => Ok(at(timestamp, offset, epoch)),
         Ok(None) => Ok(refused(ErrorCode::None)),
         Err(why) => Err(storage_error(shard, group.id(), why)),
@@ -203,6 +204,7 @@ async fn record_at(
     batch: &Bytes,
     timestamp: i64,
     start: Offset,
+    budget: &Rc<Budget>,
 ) -> Result<Option<(i64, Offset, i32)>, &'static str> {
     let header = BatchHeader::parse(batch).map_err(|_| "a stored batch has no header")?;
     let codec = Codec::from_attributes(header.attributes).ok_or("a stored batch has no codec")?;
@@ -231,7 +233,7 @@ async fn record_at(
     };
     // It was checked when it was produced, against a limit that may have been changed since.
     let pause = async || rt::yield_if_needed().await;
-    records::walk(&header, batch, codec, usize::MAX, &pause, visit)
+    records::walk(&header, batch, codec, usize::MAX, budget, &pause, visit)
         .await
         .map_err(|_| "a stored batch's records cannot be read")?;
     Ok(found)
@@ -247,7 +249,7 @@ mod tests {
     use kafka_protocol::protocol::{Encodable, StrBytes};
 
     fn find_in(batch: &Bytes, timestamp: i64, start: i64) -> Option<(i64, i64, i32)> {
-        testing::run(record_at(batch, timestamp, Offset(start)))
+        testing::run(record_at(batch, timestamp, Offset(start), &testing::room()))
             .unwrap()
             .map(|(t, o, e)| (t, o.0, e))
     }

@@ -8,10 +8,11 @@ use std::io;
 use std::rc::Rc;
 
 use bytes::Bytes;
+use engine::memory::Budget;
 use engine::rt;
 use kafka_protocol::messages::{PushTelemetryRequest, PushTelemetryResponse};
 
-use crate::codec::{Codec, Decompressor};
+use crate::codec::{Codec, Decompressor, memory};
 use crate::error::{ErrorCode, Malformed};
 use crate::frame::Request;
 use crate::handlers::Answer;
@@ -23,12 +24,16 @@ use crate::shard::Shard;
 pub async fn handle(shard: &Rc<Shard>, request: &Request) -> Result<Answer, Malformed> {
     let asked: PushTelemetryRequest = schema::decode(request, request.version)?;
     let pause = async || rt::yield_if_needed().await;
-    let error = check(&asked, &pause).await;
+    let error = check(&asked, &shard.budget, &pause).await;
     let response = PushTelemetryResponse::default().with_error_code(error.code());
     Answer::encode(shard, request, &response, request.version).await
 }
 
-async fn check(asked: &PushTelemetryRequest, pause: &impl AsyncFn()) -> ErrorCode {
+async fn check(
+    asked: &PushTelemetryRequest,
+    budget: &Rc<Budget>,
+    pause: &impl AsyncFn(),
+) -> ErrorCode {
     // Kafka keeps the first two ids for itself.
     if asked.client_instance_id.as_u128() <= 1 {
         return ErrorCode::InvalidRequest;
@@ -46,7 +51,7 @@ async fn check(asked: &PushTelemetryRequest, pause: &impl AsyncFn()) -> ErrorCod
     if asked.metrics.len() > limits::TELEMETRY_BYTES {
         return ErrorCode::TelemetryTooLarge;
     }
-    match decompressed(codec, asked.metrics.clone(), pause).await {
+    match decompressed(codec, asked.metrics.clone(), budget, pause).await {
         Ok(bytes) if bytes <= limits::TELEMETRY_BYTES => ErrorCode::None,
         Ok(_) => ErrorCode::TelemetryTooLarge,
         Err(_) => ErrorCode::InvalidRecord,
@@ -54,10 +59,16 @@ async fn check(asked: &PushTelemetryRequest, pause: &impl AsyncFn()) -> ErrorCod
 }
 
 /// Bytes that come out, or more than are allowed.
-async fn decompressed(codec: Codec, bytes: Bytes, pause: &impl AsyncFn()) -> io::Result<usize> {
+async fn decompressed(
+    codec: Codec,
+    bytes: Bytes,
+    budget: &Rc<Budget>,
+    pause: &impl AsyncFn(),
+) -> io::Result<usize> {
     if codec == Codec::None || bytes.is_empty() {
         return Ok(bytes.len());
     }
+    let _memory = memory::lease(budget, memory::needed(codec, &bytes)?).await;
     let mut input = Decompressor::new(codec, bytes)?;
     let mut window = vec![0; limits::CHECK_SLICE_BYTES];
     let mut total = 0;
@@ -75,7 +86,7 @@ async fn decompressed(codec: Codec, bytes: Bytes, pause: &impl AsyncFn()) -> io:
 mod tests {
     use super::*;
     use crate::codec::{Compressor, Target};
-    use crate::records::testing::run;
+    use crate::records::testing::{room, run};
     use uuid::Uuid;
 
     fn code(codec: i8, metrics: Vec<u8>) -> ErrorCode {
@@ -85,12 +96,12 @@ mod tests {
             .with_subscription_id(subscription(instance))
             .with_compression_type(codec)
             .with_metrics(metrics.into());
-        run(check(&asked, &async || {}))
+        run(check(&asked, &room(), &async || {}))
     }
 
     fn compressed(codec: Codec, bytes: usize) -> Vec<u8> {
         let target = Target { codec, level: None };
-        let mut out = Compressor::new(target, Vec::new()).unwrap();
+        let mut out = Compressor::new(target, Vec::new(), bytes as u64).unwrap();
         out.write(&vec![7; bytes]).unwrap();
         out.finish().unwrap()
     }
@@ -113,9 +124,12 @@ mod tests {
         let large = vec![0; limits::TELEMETRY_BYTES + 1];
         assert_eq!(code(0, large), ErrorCode::TelemetryTooLarge);
         let nobody = PushTelemetryRequest::default();
-        assert_eq!(run(check(&nobody, &async || {})), ErrorCode::InvalidRequest);
+        assert_eq!(
+            run(check(&nobody, &room(), &async || {})),
+            ErrorCode::InvalidRequest
+        );
         let stranger = nobody.with_client_instance_id(Uuid::from_u128(5));
-        let refused = run(check(&stranger, &async || {}));
+        let refused = run(check(&stranger, &room(), &async || {}));
         assert_eq!(refused, ErrorCode::UnknownSubscriptionId);
     }
 }

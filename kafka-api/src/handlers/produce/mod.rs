@@ -178,6 +178,7 @@ async fn begin_part(
     }
     let rules = Rules {
         config: &topic.config,
+        budget: &shard.budget,
         now_ms: rt::wall_clock_ms(),
         zstd: pending.request.version >= 7,
         keys: false,
