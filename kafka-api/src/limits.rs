@@ -113,6 +113,8 @@ pub const GROUP_COMPRESS_BYTES: usize = 256 << 10;
 pub const GROUP_BATCH_BYTES: usize = 64 << 20;
 /// Bytes of a partition of `__consumer_offsets` that one step of its loading reads.
 pub const GROUP_LOAD_BYTES: usize = 256 << 10;
+/// A partition of `__consumer_offsets` that could not be loaded is tried again after this.
+pub const GROUP_LOAD_AGAIN: Duration = Duration::from_secs(10);
 /// Records that are taken over at a start before other tasks get a turn.
 pub const GROUP_LOAD_SLICE: usize = 200;
 /// A partition of `__consumer_offsets` below this is left as it is, in bytes.

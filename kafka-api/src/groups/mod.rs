@@ -152,7 +152,9 @@ impl Groups {
     fn partition(&self, shard: &Rc<Shard>, id: GroupId) -> Option<Rc<Partition>> {
         let found = self.partitions.borrow().get(&id).cloned();
         match found {
-            Some(partition) if partition.is_led() => return Some(partition),
+            Some(partition) if partition.is_led() && !partition.is_spent() => {
+                return Some(partition);
+            }
             Some(partition) => self.give_up(shard, &partition),
             None => {}
         }

@@ -1,7 +1,9 @@
 //! The coordinator of one partition on the shard that leads it: loaded, driven, given up.
 //!
 //! *Loading* reads the partition from its start to its high watermark in slices, yields between them, and lets other questions wait no longer than it
-//! takes to tell them COORDINATOR_LOAD_IN_PROGRESS. *Driving* is one synchronous step: the coordinator takes an event, its answers go out, its records
+//! takes to tell them COORDINATOR_LOAD_IN_PROGRESS. Offsets that are damaged are passed over, with a line in the log that names them, and everything else is
+//! served (L13). A partition that can't be loaded for another reason answers COORDINATOR_NOT_AVAILABLE, and is taken up anew after [`limits::GROUP_LOAD_AGAIN`], or when
+//! its leader changes. *Driving* is one synchronous step: the coordinator takes an event, its answers go out, its records
 //! enter the log in the order in which it wants them. One task waits for their commits, in that order, and drives the coordinator with each outcome; nothing
 //! that depends on a record is told before it is committed. *Giving up*: a partition that isn't led any more loses its coordinator, with
 //! everything that wasn't committed; who waits is told NOT_COORDINATOR.
@@ -11,10 +13,12 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use engine::batch::{Batch, BatchHeader};
-use engine::log::{Patience, Read};
-use engine::rt::{self, Queue};
-use engine::types::{GroupId, Term};
+use engine::line_limit::LineLimit;
+use engine::log::{LogError, Patience, Read};
+use engine::rt::{self, Instant, Queue};
+use engine::types::{GroupId, Offset, Term};
 use raftgroup::{Acks, Appended, CommitWait, Group, ProduceError, Produced};
 
 use super::Groups;
@@ -46,8 +50,30 @@ pub struct Partition {
 enum Stage {
     Loading,
     Active(Box<Coordinator>),
-    /// It could not be loaded.
-    Failed,
+    /// It could not be loaded. It may be taken up anew from then on.
+    Failed {
+        again: Instant,
+    },
+}
+
+/// What a load found that can't be read.
+#[derive(Default)]
+struct Lost {
+    /// Stretches of offsets.
+    stretches: u64,
+    lines: LineLimit,
+}
+
+impl Lost {
+    /// Goes past the offsets from `from` to `to`, the latter not included: what comes next.
+    fn pass(&mut self, partition: GroupId, from: Offset, to: Offset, why: &str) -> Offset {
+        let to = to.max(Offset(from.0 + 1));
+        self.stretches += 1;
+        if let Some(kept_back) = self.lines.pass(rt::now()) {
+            tracing::error!(%partition, %from, %to, why, kept_back, "groups go on without what stood at these offsets (`to` not included)");
+        }
+        to
+    }
 }
 
 enum Outcome {
@@ -89,6 +115,11 @@ impl Partition {
         !self.ended.get() && self.group.is_leader() && self.group.term() == self.term
     }
 
+    /// Whether its load failed so long ago that it is to be tried again.
+    pub(super) fn is_spent(&self) -> bool {
+        matches!(&*self.stage.borrow(), Stage::Failed { again } if *again <= rt::now())
+    }
+
     pub(super) fn next_deadline(&self) -> Option<u64> {
         match &*self.stage.borrow() {
             Stage::Active(c) => c.next_deadline(),
@@ -125,8 +156,9 @@ impl Partition {
                 }
                 Err(why) => {
                     if partition.is_led() {
-                        tracing::error!(partition = %partition.id(), %why, "groups can't be loaded");
-                        *partition.stage.borrow_mut() = Stage::Failed;
+                        tracing::error!(partition = %partition.id(), %why, again_s = limits::GROUP_LOAD_AGAIN.as_secs(), "groups can't be loaded; they are tried again");
+                        let again = rt::now() + limits::GROUP_LOAD_AGAIN;
+                        *partition.stage.borrow_mut() = Stage::Failed { again };
                     }
                 }
             }
@@ -151,22 +183,35 @@ impl Partition {
     async fn replay(&self, mut coordinator: Coordinator) -> Result<Coordinator, String> {
         let bound = self.group.high_watermark();
         let mut at = self.group.log_start_offset();
-        let mut records = 0usize;
+        let (mut records, mut lost) = (0usize, Lost::default());
         while at < bound {
             let read = self.group.log().read(at, limits::GROUP_LOAD_BYTES, bound);
-            let batches = match read {
-                Read::Ready(batches) => batches,
+            let read = match read {
+                Read::Ready(batches) => Ok(batches),
                 Read::Later(read) => {
                     let patience = Patience::AtMost(limits::FETCH_MEMORY_WAIT);
-                    let batches = read.run(patience, usize::MAX).await;
-                    batches.map_err(|e| e.to_string())?
+                    read.run(patience, usize::MAX).await
                 }
-                Read::OutOfRange => Vec::new(),
-                Read::Damaged { to } => return Err(format!("offsets {at} to {to} are damaged")),
+                Read::OutOfRange => Ok(Vec::new()),
+                Read::Damaged { to } => Err(LogError::Damaged {
+                    group: self.id(),
+                    from: at,
+                    to,
+                }),
             };
             if !self.is_led() {
                 return Err("it isn't led here any more".into());
             }
+            let batches = match read {
+                Ok(batches) => batches,
+                Err(LogError::Damaged { to, .. }) => {
+                    at = lost.pass(self.id(), at, to, "they are damaged on disk");
+                    rt::yield_if_needed().await;
+                    continue;
+                }
+                Err(LogError::Trimmed) => Vec::new(),
+                Err(e) => return Err(e.to_string()),
+            };
             if batches.is_empty() {
                 // Trimmed meanwhile, or no memory for it yet.
                 at = at.max(self.group.log_start_offset());
@@ -174,21 +219,18 @@ impl Partition {
                 continue;
             }
             for batch in batches {
-                let bad = |e: record::BadRecord| format!("a batch behind offset {at}: {e}");
                 let header = BatchHeader::parse(&batch).map_err(|e| e.to_string())?;
-                for record in Records::of(&batch).map_err(bad)? {
-                    let now_ms = rt::wall_clock_ms();
-                    coordinator
-                        .replay(&record.map_err(bad)?, now_ms)
-                        .map_err(bad)?;
-                    records += 1;
-                    if records.is_multiple_of(limits::GROUP_LOAD_SLICE) {
-                        rt::yield_if_needed().await;
-                    }
+                let next = at.max(header.next_offset());
+                if let Err(e) = take_over(&mut coordinator, &batch, &mut records).await {
+                    lost.pass(self.id(), header.base_offset.max(at), next, &e.to_string());
                 }
-                at = at.max(header.next_offset());
+                at = next;
             }
             rt::yield_if_needed().await;
+        }
+        if lost.stretches > 0 {
+            let partition = self.id();
+            tracing::error!(%partition, stretches = lost.stretches, "groups are loaded, without some of their offsets: consumers may read again what they have read, or begin anew");
         }
         Ok(coordinator)
     }
@@ -286,7 +328,7 @@ impl Partition {
     /// It isn't this shard's any more: who waits looks for another coordinator.
     pub(super) fn end(self: &Rc<Self>, shard: &Rc<Shard>) {
         self.ended.set(true);
-        *self.stage.borrow_mut() = Stage::Failed;
+        *self.stage.borrow_mut() = Stage::Failed { again: rt::now() };
         shard.coordinators.count(shard, self.bytes.replace(0), 0);
         self.outcomes.borrow_mut().clear();
         let open: Vec<Token> = self.open.borrow_mut().drain(..).map(|(t, ())| t).collect();
@@ -307,6 +349,22 @@ impl Partition {
     }
 }
 
+/// Takes a batch's records over. Those before one that can't be read count.
+async fn take_over(
+    coordinator: &mut Coordinator,
+    batch: &Bytes,
+    records: &mut usize,
+) -> Result<(), record::BadRecord> {
+    for record in Records::of(batch)? {
+        coordinator.replay(&record?, rt::wall_clock_ms())?;
+        *records += 1;
+        if records.is_multiple_of(limits::GROUP_LOAD_SLICE) {
+            rt::yield_if_needed().await;
+        }
+    }
+    Ok(())
+}
+
 impl Groups {
     /// A question to a coordinator of this shard. Never waits.
     pub(crate) fn ask(&self, shard: &Rc<Shard>, id: GroupId, token: Token, request: Request) {
@@ -316,7 +374,7 @@ impl Groups {
         };
         let refused = match &*partition.stage.borrow() {
             Stage::Loading => Some(ErrorCode::CoordinatorLoadInProgress),
-            Stage::Failed => Some(ErrorCode::CoordinatorNotAvailable),
+            Stage::Failed { .. } => Some(ErrorCode::CoordinatorNotAvailable),
             Stage::Active(_) => None,
         };
         if let Some(error) = refused {
