@@ -17,7 +17,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use bytes::Bytes;
-use engine::batch::{BatchHeader, testing};
+use engine::batch::{BatchHeader, reseal, testing};
 use engine::log::{
     Captured, LogError, LogPolicy, Read, ReplicaLog, Restored, ShardLog, StateSource, StoreConfig,
     recover,
@@ -185,6 +185,31 @@ impl Shard {
     }
 }
 
+/// Goes up by 10 from batch to batch; of every eight the fourth is the newest by far.
+fn time_of(offset: i64) -> i64 {
+    1_000 + offset * 10 + if offset % 8 == 3 { 45 } else { 0 }
+}
+
+impl Shard {
+    async fn check_times(&self, batches: i64) {
+        let r = &self.replicas[0];
+        let (start, bound) = (r.log_start_offset(), r.high_watermark());
+        assert_eq!(bound, Offset(batches));
+        let of =
+            |batch: Option<Bytes>| batch.map(|b| BatchHeader::parse(&b).unwrap().base_offset.0);
+        for ts in (0..time_of(batches)).step_by(if batches > 100 { 97 } else { 5 }) {
+            let found = r.batch_by_timestamp(ts, start, bound).await.unwrap();
+            let right = (start.0..batches).find(|o| time_of(*o) >= ts);
+            assert_eq!(of(found), right, "time {ts}");
+        }
+        for from in [start.0, start.0 + 1, batches - 9, batches - 1, batches] {
+            let found = r.batch_of_max_timestamp(Offset(from), bound).await.unwrap();
+            let right = (from..batches).rev().max_by_key(|o| time_of(*o));
+            assert_eq!(of(found), right, "the newest from {from} on");
+        }
+    }
+}
+
 /// What a start does, one after the other, on every shard.
 #[derive(Clone, Debug)]
 enum Do {
@@ -197,6 +222,12 @@ enum Do {
     RemoveSecond,
     /// The first replica goes, and its directory, while an extent of it is on its way.
     RemoveUnderExtent,
+    /// So many batches of a record, with times that go up and down, by [`time_of`].
+    ProduceTimes(usize, usize),
+    /// Every time of so many batches finds the right one, and so does the newest.
+    CheckTimes(usize),
+    /// For a second there is no descriptor to be had, while segments, checkpoints and extents want some.
+    WithoutDescriptors,
     /// Two batches for each replica, and a last checkpoint, in slices.
     CloseInSlices,
     /// Until the base of this start is vouched for.
@@ -326,6 +357,39 @@ impl Shard {
                 };
                 assert!(matches!(gone, Err(LogError::Removed)), "{gone:?}");
             }
+            Do::ProduceTimes(batches, bytes) => {
+                let r = &self.replicas[0];
+                for _ in 0..batches {
+                    let mut e = self.entry(r, 1, bytes);
+                    let mut batch = e.data.to_vec();
+                    batch[35..43].copy_from_slice(&time_of(e.base_offset.0).to_be_bytes());
+                    reseal(&mut batch);
+                    e.data = batch.into();
+                    let lsn = r.append(elected(r), &[e]);
+                    self.log.end_turn();
+                    while self.log.durable_lsn() < lsn {
+                        self.log.durable_past(self.log.durable_lsn()).await;
+                    }
+                    r.set_commit(r.last_index());
+                }
+            }
+            Do::CheckTimes(batches) => self.check_times(batches as i64).await,
+            Do::WithoutDescriptors => {
+                let before = limit_descriptors(3);
+                let given_back = Rc::new(Cell::new(false));
+                let later = rt::spawn(rt::Queue::Latency, {
+                    let given_back = given_back.clone();
+                    async move {
+                        rt::sleep(Duration::from_secs(1)).await;
+                        given_back.set(true);
+                        limit_descriptors(before);
+                    }
+                });
+                self.produce(20, 10, 10_000).await;
+                self.produce_large(2, 10, 10_000).await;
+                assert!(given_back.get(), "an extent was opened with no descriptor");
+                later.await;
+            }
             Do::RemoveSecond => {
                 self.log.remove(self.replicas[1].id());
                 self.log.end_turn();
@@ -364,6 +428,21 @@ impl Shard {
             Do::Close => self.log.close().await.unwrap(),
         }
     }
+}
+
+/// Sets the soft limit; what it was. What is open stays open.
+fn limit_descriptors(to: u64) -> u64 {
+    let mut limit = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    // SAFETY: writes one rlimit, which is ours.
+    let got = unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) };
+    let before = std::mem::replace(&mut limit.rlim_cur, to);
+    // SAFETY: reads one rlimit, which is ours.
+    let set = unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) };
+    assert_eq!((got, set), (0, 0));
+    before
 }
 
 /// One start in a process of its own, which ends like a kill.
@@ -441,6 +520,75 @@ fn segments_checkpoints_and_a_clean_end() {
         vec![Do::Check(300, 10, 10_000), Do::Produce(300, 10, 10_000)],
     );
     start(&dir, 1, 2, vec![Do::Check(600, 10, 10_000)]);
+    std::fs::remove_dir_all(dir).unwrap();
+}
+
+/// Replica 1's files whose names end in `suffix`, first to last.
+fn paths(dir: &Path, suffix: &str) -> Vec<PathBuf> {
+    let replica = dir.join("partitions").join(format!("{}-r1", group(1)));
+    let entries = std::fs::read_dir(replica).unwrap();
+    let mut paths: Vec<PathBuf> = entries.map(|e| e.unwrap().path()).collect();
+    paths.retain(|p| p.to_string_lossy().ends_with(suffix));
+    paths.sort();
+    paths
+}
+
+/// The index is a shortcut: without it, or with a rotten one, a time finds the same batch.
+#[test]
+fn a_time_is_found_without_an_index() {
+    let dir = temp("times");
+    // 5 MiB in segments of 1 MiB, in stretches of about six batches.
+    let steps = vec![
+        Do::ProduceTimes(500, 10_000),
+        Do::CheckTimes(500),
+        Do::Close,
+    ];
+    start(&dir, 1, 1, steps);
+    start(&dir, 1, 1, vec![Do::CheckTimes(500)]);
+    let indexes = paths(&dir, ".index");
+    assert!(indexes.len() >= 3);
+    std::fs::remove_file(&indexes[0]).unwrap();
+    for index in &indexes[1..] {
+        let mut bytes = std::fs::read(index).unwrap();
+        bytes[20] ^= 1;
+        std::fs::write(index, bytes).unwrap();
+    }
+    start(&dir, 1, 1, vec![Do::CheckTimes(500)]);
+    std::fs::remove_dir_all(dir).unwrap();
+}
+
+/// What lies below the log's start, in the middle of a segment, has no time any more.
+#[test]
+fn the_newest_is_one_that_can_be_read() {
+    let dir = temp("newest");
+    start(&dir, 1, 1, vec![Do::ProduceTimes(60, 10_000), Do::Close]);
+    for from in [30, 55, 59] {
+        // From memory and, behind the next start, from the segment.
+        let steps = vec![
+            Do::CheckTimes(60),
+            Do::Trim(Offset(from)),
+            Do::CheckTimes(60),
+            Do::Close,
+        ];
+        start(&dir, 1, 1, steps);
+    }
+    start(&dir, 1, 1, vec![Do::CheckTimes(60)]);
+    std::fs::remove_dir_all(dir).unwrap();
+}
+
+/// No descriptor is no failed disk: segments, checkpoints and extents wait for one, and all goes on.
+#[test]
+fn files_wait_for_descriptors() {
+    let dir = temp("descriptors");
+    let steps = vec![
+        Do::Produce(150, 10, 10_000),
+        Do::WithoutDescriptors,
+        Do::Produce(150, 10, 10_000),
+        Do::Check(322, 10, 10_000),
+        Do::Close,
+    ];
+    start(&dir, 1, 2, steps);
+    start(&dir, 1, 2, vec![Do::Check(322, 10, 10_000)]);
     std::fs::remove_dir_all(dir).unwrap();
 }
 

@@ -2,7 +2,7 @@
 //!
 //! A seed draws several starts of one node. Between two of them a bit or two flip in a journal block, a segment, a checkpoint, an index, a
 //! superblock or the node file. After every start each acknowledged batch is served right or its offsets are answered with an error that names
-//! them, nothing else is answered so, and production goes on. A start may refuse only over a checkpoint, or over both copies of a
+//! them, nothing else is answered so, the same goes for what is found by time, and production goes on. A start may refuse only over a checkpoint, or over both copies of a
 //! superblock or of the node file, and names the file; the file is then put back. A flip in a commit that no later block vouches for can't be told from a torn
 //! tail (L4): such flips are counted apart, and what the commits from there on held isn't asked for any more.
 //!
@@ -62,6 +62,7 @@ struct Counts {
     checked: u64,
     starts: u64,
     after_damage: u64,
+    by_time: u64,
 }
 
 #[derive(Default)]
@@ -267,6 +268,7 @@ async fn check(g: &Rc<Group>, outside: &Rc<Outside>, n: i32) {
         outside.counts.borrow_mut().checked += k.acknowledged.len() as u64;
         k.acknowledged.keys().copied().collect()
     };
+    by_time(g, n, &found, &named, outside).await;
     // Each offset by itself, however the read before it went.
     for _ in 0..12.min(some.len()) {
         let offset = some[(rt::random_u64() % some.len() as u64) as usize];
@@ -278,6 +280,53 @@ async fn check(g: &Rc<Group>, outside: &Rc<Outside>, n: i32) {
             "group {n}: {offset} alone"
         );
     }
+}
+
+/// The first batch of those that can be read which isn't older, or a damaged stretch by its name.
+async fn by_time(
+    g: &Group,
+    n: i32,
+    found: &BTreeMap<Offset, u64>,
+    named: &[(Offset, Offset)],
+    outside: &Outside,
+) {
+    let log = g.log();
+    let end = g.high_watermark();
+    let right =
+        |answer: Result<Option<bytes::Bytes>, LogError>, wanted: Option<Offset>, what: &str| {
+            match answer {
+                Ok(batch) => {
+                    let at = batch.map(|b| Batch::check(b).expect("sound").header.base_offset);
+                    assert_eq!(at, wanted, "group {n}: {what}");
+                    outside.counts.borrow_mut().by_time += 1;
+                }
+                Err(LogError::Damaged { from, to, .. }) => {
+                    let told = named.iter().any(|(f, t)| *f < to && from < *t);
+                    assert!(told, "group {n}: {what}: {from} to {to} aren't damaged");
+                }
+                Err(e) => panic!("group {n}: {what}: {e}"),
+            }
+        };
+    let sent = outside.groups[n as usize].borrow().sent.len() as u64;
+    for _ in 0..8.min(sent) {
+        let ts = time_of(rt::random_u64() % (sent + 4));
+        let from = Offset((rt::random_u64() % (end.0 as u64 + 1)) as i64);
+        let from = if rt::random_u64().is_multiple_of(2) {
+            from
+        } else {
+            Offset(0)
+        };
+        // The batch that `from` lies in counts.
+        let records = |id: u64| outside.groups[n as usize].borrow().sent[id as usize].1;
+        let mut all = found.iter().filter(|(o, id)| o.0 + records(**id) > from.0);
+        let wanted = all.find(|(_, id)| time_of(**id) >= ts).map(|(o, _)| *o);
+        let wanted = wanted.filter(|_| from < end);
+        let answer = log.batch_by_timestamp(ts, from, end).await;
+        right(answer, wanted, &format!("time {ts} from {from} on"));
+    }
+    let newest = found.iter().rev().max_by_key(|(_, id)| time_of(**id));
+    let answer = log.batch_of_max_timestamp(Offset(0), end).await;
+    right(answer, newest.map(|(o, _)| *o), "the newest");
 }
 
 fn run_seed(seed: u64) -> (Counts, u64) {
@@ -372,6 +421,7 @@ fn l4_l13_what_rots_is_named_and_nothing_else_goes() {
         sum.checked += c.checked;
         sum.starts += c.starts;
         sum.after_damage += c.after_damage;
+        sum.by_time += c.by_time;
     }
     let shown = [
         ("flips_in_journal", sum.in_journal),
@@ -386,6 +436,7 @@ fn l4_l13_what_rots_is_named_and_nothing_else_goes() {
         ("torn_tail_lookalikes", sum.lookalikes),
         ("acknowledged_after_damage", sum.after_damage),
         ("acknowledged_checked", sum.checked),
+        ("found_by_time", sum.by_time),
         ("starts_checked", sum.starts),
         ("repeated", repeated),
     ];

@@ -1,4 +1,4 @@
-//! What the crates above do with one replica's log: append, commit, read, find by time, trim.
+//! What the crates above do with one replica's log: append, commit, read, trim. Finding by time is [`super::by_time`].
 //!
 //! Methods that aren't `async` are one synchronous step; the others wait for reads of segments.
 
@@ -8,7 +8,6 @@ use bytes::Bytes;
 
 use super::readahead::Patience;
 use super::reader::{Source, segment_for};
-use super::segment::IndexRow;
 use super::shard::{Discarded, Inner, Replica, Trash};
 use super::{LogError, LogPolicy, PendingRead, Read};
 use crate::limits::*;
@@ -239,104 +238,6 @@ impl ReplicaLog {
                 to,
             }),
         }
-    }
-
-    /// The first batch at or above the log's start, below `bound`, whose largest timestamp is at least `ts`.
-    pub async fn batch_by_timestamp(
-        &self,
-        ts: i64,
-        bound: Offset,
-    ) -> Result<Option<Bytes>, LogError> {
-        let segments: Vec<_> = self.state.borrow().segments.clone();
-        for segment in segments {
-            if segment.meta.borrow().max_timestamp < ts {
-                continue;
-            }
-            let late = |rows: &[IndexRow]| {
-                let late = rows.iter().filter(|r| r.max_timestamp >= ts);
-                late.copied().collect::<Vec<_>>()
-            };
-            for row in self.inner.files.rows(&segment, late).await {
-                let start = self.state.borrow().log_start;
-                if let Some(found) = self
-                    .scan_for(row.offset.max(start), bound, |h| h.max_timestamp >= ts)
-                    .await?
-                {
-                    return Ok(Some(found));
-                }
-            }
-        }
-        let found = {
-            let s = self.state.borrow();
-            let found = s.slots.iter().find(|slot| {
-                slot.max_timestamp >= ts
-                    && slot.header.next_offset > s.log_start
-                    && slot.header.next_offset <= bound
-                    && slot.data.is_some()
-            });
-            match found {
-                None => return Ok(None),
-                Some(slot) if slot.header.kind == EntryKind::Batch => return Ok(slot.data.clone()),
-                Some(slot) => slot.header.base_offset,
-            }
-        };
-        let batches = self.read_whole(found, 1, bound).await?;
-        Ok(batches.and_then(|b| b.into_iter().next()))
-    }
-
-    /// The first batch of those with the largest timestamp below `bound`.
-    pub async fn batch_of_max_timestamp(&self, bound: Offset) -> Result<Option<Bytes>, LogError> {
-        let largest = {
-            let s = self.state.borrow();
-            let on_disk = s
-                .segments
-                .iter()
-                .map(|seg| seg.meta.borrow().max_timestamp)
-                .max();
-            let visible = s
-                .slots
-                .iter()
-                .filter(|slot| slot.header.next_offset <= bound);
-            visible.map(|slot| slot.max_timestamp).max().max(on_disk)
-        };
-        match largest {
-            Some(ts) if ts >= 0 => self.batch_by_timestamp(ts, bound).await,
-            _ => Ok(None),
-        }
-    }
-
-    /// The first batch from `from` on for which `wanted` holds, looking through one stretch of the index.
-    async fn scan_for(
-        &self,
-        from: Offset,
-        bound: Offset,
-        wanted: impl Fn(&crate::batch::BatchHeader) -> bool,
-    ) -> Result<Option<Bytes>, LogError> {
-        let mut at = from;
-        let mut looked = 0u64;
-        // A row's stretch ends one batch after its interval at the latest.
-        while looked <= 2 * INDEX_INTERVAL_BYTES {
-            let Some(batches) = self
-                .read_whole(at, INDEX_INTERVAL_BYTES as usize, bound)
-                .await?
-            else {
-                return Ok(None);
-            };
-            if batches.is_empty() {
-                return Ok(None);
-            }
-            for bytes in batches {
-                let Ok(h) = crate::batch::BatchHeader::parse(&bytes) else {
-                    return Ok(None);
-                };
-                if wanted(&h) {
-                    return Ok(Some(bytes));
-                }
-                looked += bytes.len() as u64;
-                at = h.next_offset();
-            }
-        }
-        Ok(None)
     }
 
     /// Bytes of the log, about.

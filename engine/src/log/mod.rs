@@ -4,7 +4,7 @@
 //! entries are written out to segments, and checkpoints let the journal go of its old blocks. Readers take from memory what is there and from segments what isn't.
 //!
 //! Reading order: [`record`] and [`block`] (what a commit looks like), [`journal`] (how commits are made), [`replica`] (a log in memory), [`writeout`], [`segment`],
-//! [`extent`] and [`reader`] (on disk), [`checkpoint`] and [`janitor`] (letting go), [`space`] (a disk that fills), [`replay`], [`recovered`] and [`recovery`] (coming back), [`shard`] and [`handle`] (what the crates above call).
+//! [`extent`] and [`reader`] (on disk), [`checkpoint`] and [`janitor`] (letting go), [`space`] (a disk that fills), [`replay`], [`recovered`] and [`recovery`] (coming back), [`shard`], [`handle`] and [`by_time`] (what the crates above call).
 //!
 //! Bounds are in [`crate::limits`]. All state of a shard is changed by synchronous functions; tasks do the waiting.
 
@@ -16,6 +16,7 @@ use thiserror::Error;
 use crate::types::*;
 
 pub mod block;
+mod by_time;
 mod checkpoint;
 pub mod directory;
 mod extent;

@@ -169,26 +169,85 @@ async fn find(
         return Err(ErrorCode::OffsetNotAvailable);
     }
     let bound = group.high_watermark();
-    let log = group.log();
-    let batch = match query.timestamp {
+    let found = match query.timestamp {
         LATEST => return Ok(at(-1, bound, group.leader_epoch().0)),
-        MAX_TIMESTAMP => log.batch_of_max_timestamp(bound).await,
-        timestamp => log.batch_by_timestamp(timestamp, bound).await,
+        MAX_TIMESTAMP => newest(shard, group, bound).await,
+        timestamp => first_from(shard, group, timestamp, bound).await,
     };
-    let batch = batch.map_err(|e| match e {
-        // Retention was faster: the client asks again.
-        LogError::Trimmed => ErrorCode::OffsetNotAvailable,
-        e => storage_error(shard, group.id(), &e),
-    })?;
-    let Some(batch) = batch else {
-        return Ok(refused(ErrorCode::None));
-    };
-    let start = group.log_start_offset();
-    match record_at(&batch, query.timestamp, start, &shard.budget).await {
+    match found {
         Ok(Some((timestamp, offset, epoch))) => Ok(at(timestamp, offset, epoch)),
         Ok(None) => Ok(refused(ErrorCode::None)),
-        Err(why) => Err(storage_error(shard, group.id(), why)),
+        // Retention was faster: the client asks again.
+        Err(Unread::Log(LogError::Trimmed)) => Err(ErrorCode::OffsetNotAvailable),
+        Err(why) => Err(storage_error(shard, group.id(), &why)),
     }
+}
+
+/// Timestamp, offset and leader epoch of a record.
+type Found = (i64, Offset, i32);
+
+/// Why what was looked for can't be told.
+#[derive(Debug, thiserror::Error)]
+enum Unread {
+    #[error(transparent)]
+    Log(#[from] LogError),
+    #[error("{0}")]
+    Batch(&'static str),
+}
+
+/// The first record that is not older.
+async fn first_from(
+    shard: &Shard,
+    group: &Group,
+    timestamp: i64,
+    bound: Offset,
+) -> Result<Option<Found>, Unread> {
+    let log = group.log();
+    let mut from = group.log_start_offset();
+    while let Some(batch) = log.batch_by_timestamp(timestamp, from, bound).await? {
+        let start = group.log_start_offset();
+        let found = record_at(&batch, timestamp, start, &shard.budget).await;
+        if let Some(found) = found.map_err(Unread::Batch)? {
+            return Ok(Some(found));
+        }
+        // What made the batch look late enough lies below the log's start.
+        from = header(&batch).map_err(Unread::Batch)?.next_offset();
+    }
+    Ok(None)
+}
+
+/// The first of the newest records.
+async fn newest(shard: &Shard, group: &Group, bound: Offset) -> Result<Option<Found>, Unread> {
+    let log = group.log();
+    let start = group.log_start_offset();
+    let Some(batch) = log.batch_of_max_timestamp(start, bound).await? else {
+        return Ok(None);
+    };
+    let h = header(&batch).map_err(Unread::Batch)?;
+    let start = group.log_start_offset();
+    let first = record_at(&batch, MAX_TIMESTAMP, start, &shard.budget).await;
+    let first = first.map_err(Unread::Batch)?;
+    if h.base_offset >= start {
+        return Ok(first);
+    }
+    // The log starts amid the batch, and its newest record may be gone.
+    let Some(batch) = log.batch_of_max_timestamp(h.next_offset(), bound).await? else {
+        return Ok(first);
+    };
+    let second = record_at(
+        &batch,
+        MAX_TIMESTAMP,
+        group.log_start_offset(),
+        &shard.budget,
+    )
+    .await;
+    let second = second.map_err(Unread::Batch)?;
+    let time = |found: &Option<Found>| found.map(|(timestamp, ..)| timestamp);
+    Ok(if time(&second) > time(&first) {
+        second
+    } else {
+        first
+    })
 }
 
 fn storage_error(shard: &Shard, group: GroupId, why: impl std::fmt::Display) -> ErrorCode {
@@ -198,23 +257,30 @@ fn storage_error(shard: &Shard, group: GroupId, why: impl std::fmt::Display) -> 
     ErrorCode::KafkaStorageError
 }
 
-/// The first record of a stored batch that is not older than `timestamp`, or the first of its newest ones, from offset `start` on:
-/// timestamp, offset, leader epoch.
+fn header(batch: &Bytes) -> Result<BatchHeader, &'static str> {
+    BatchHeader::parse(batch).map_err(|_| "a stored batch has no header")
+}
+
+/// The first record of a stored batch that is not older than `timestamp`, or the first of its newest ones, from offset `start` on.
 async fn record_at(
     batch: &Bytes,
     timestamp: i64,
     start: Offset,
     budget: &Rc<Budget>,
-) -> Result<Option<(i64, Offset, i32)>, &'static str> {
-    let header = BatchHeader::parse(batch).map_err(|_| "a stored batch has no header")?;
+) -> Result<Option<Found>, &'static str> {
+    let header = header(batch)?;
     let codec = Codec::from_attributes(header.attributes).ok_or("a stored batch has no codec")?;
     let epoch = header.leader_epoch.0;
     if header.attributes & ATTRIBUTE_LOG_APPEND_TIME != 0 {
         // All its records have the one time.
         let first = header.base_offset.max(start);
-        return Ok(Some((header.max_timestamp, first, epoch)));
+        let there = first < header.next_offset();
+        return Ok(there.then_some((header.max_timestamp, first, epoch)));
     }
-    let wanted = match timestamp {
+    // The newest of a whole batch is known; of a part it is whatever comes last in time.
+    let newest_of_part = timestamp == MAX_TIMESTAMP && header.base_offset < start;
+    let mut wanted = match timestamp {
+        MAX_TIMESTAMP if newest_of_part => i64::MIN,
         MAX_TIMESTAMP => header.max_timestamp,
         t => t,
     };
@@ -227,7 +293,10 @@ async fn record_at(
             .saturating_add(i64::from(record.offset_delta));
         if time >= wanted && offset >= start.0 {
             found = Some((time, Offset(offset), epoch));
-            return ControlFlow::Break(());
+            if !newest_of_part {
+                return ControlFlow::Break(());
+            }
+            wanted = time.saturating_add(1);
         }
         ControlFlow::Continue(())
     };
@@ -273,6 +342,8 @@ mod tests {
             assert_eq!(find_in(&stored, 1_042, 550), Some((1_050, 550, 3)));
             assert_eq!(find_in(&stored, 1_100, 0), None);
             assert_eq!(find_in(&stored, MAX_TIMESTAMP, 0), Some((1_099, 599, 3)));
+            assert_eq!(find_in(&stored, MAX_TIMESTAMP, 550), Some((1_099, 599, 3)));
+            assert_eq!(find_in(&stored, MAX_TIMESTAMP, 600), None);
         }
     }
 
@@ -287,6 +358,7 @@ mod tests {
             .stamped(Offset(10), LeaderEpoch(1));
         assert_eq!(find_in(&stored, 5_000, 0), Some((7_000, 10, 1)));
         assert_eq!(find_in(&stored, 5_000, 11), Some((7_000, 11, 1)));
+        assert_eq!(find_in(&stored, 5_000, 13), None);
     }
 
     #[test]

@@ -44,10 +44,17 @@ pub async fn produce(g: &Group, batch: Batch, large: bool) -> Result<Produced, P
     g.produce(batch, Acks::All, rt::wall_clock_ms())
 }
 
+/// The largest timestamp of batch `id`: neighbours by id have changed places.
+#[allow(dead_code, reason = "not every test asks by time")]
+pub fn time_of(id: u64) -> i64 {
+    1_000 + 10 * (id ^ 3) as i64
+}
+
 /// A batch that carries `id` in its first record bytes.
 pub fn numbered(id: u64, records: i32, bytes: usize) -> Batch {
     let mut b = BytesMut::from(&testing::batch(records, bytes.max(8), None).bytes[..]);
     b[HEADER_BYTES..HEADER_BYTES + 8].copy_from_slice(&id.to_le_bytes());
+    b[35..43].copy_from_slice(&time_of(id).to_be_bytes());
     batch::reseal(&mut b);
     Batch::check(b.freeze()).expect("a batch built here is valid")
 }
