@@ -115,6 +115,12 @@ pub(crate) fn encode<T: Serialize>(value: &T) -> Bytes {
     Bytes::from(bytes)
 }
 
+/// Behind what is encoded already.
+pub(crate) fn append<T: Serialize>(behind: Vec<u8>, value: &T) -> Vec<u8> {
+    postcard::to_extend(value, behind)
+        .expect("plain owned data without maps of unknown length always encodes")
+}
+
 pub(crate) fn decode<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, DecodeError> {
     let (&version, rest) = bytes.split_first().ok_or(DecodeError::Empty)?;
     match version {

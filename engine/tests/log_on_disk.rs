@@ -39,7 +39,7 @@ impl StateSource for Applied {
                 .replica(id)
                 .expect("asked of replicas that are here")
                 .commit(),
-            state: Bytes::from_static(b"state"),
+            state: vec![Bytes::from_static(b"state")],
         }
     }
 }
@@ -47,6 +47,8 @@ impl StateSource for Applied {
 /// The same, and each answer takes so much of the shard's time. Counts the answers between two turns of another task.
 struct Slow {
     applied: Applied,
+    /// Slices of preparing, three for each capture.
+    prepared: Cell<usize>,
     asked: Cell<usize>,
     since_turn: Cell<usize>,
     most: Cell<usize>,
@@ -54,16 +56,29 @@ struct Slow {
 
 const ANSWER: Duration = Duration::from_micros(40);
 
-impl StateSource for Slow {
-    fn capture(&self, id: ReplicaId) -> Captured {
+impl Slow {
+    fn answer(&self) {
         let began = rt::now();
         while began.elapsed() < ANSWER {
             std::hint::spin_loop();
         }
-        self.asked.set(self.asked.get() + 1);
         self.since_turn.set(self.since_turn.get() + 1);
         self.most.set(self.most.get().max(self.since_turn.get()));
+    }
+}
+
+impl StateSource for Slow {
+    fn capture(&self, id: ReplicaId) -> Captured {
+        assert!(self.prepared.get().is_multiple_of(3), "it wasn't prepared");
+        self.answer();
+        self.asked.set(self.asked.get() + 1);
         self.applied.capture(id)
+    }
+
+    fn prepare(&self, _: ReplicaId) -> bool {
+        self.answer();
+        self.prepared.set(self.prepared.get() + 1);
+        self.prepared.get().is_multiple_of(3)
     }
 }
 
@@ -397,6 +412,7 @@ impl Shard {
             Do::CloseInSlices => {
                 let slow = Rc::new(Slow {
                     applied: Applied(self.log.clone()),
+                    prepared: Cell::new(0),
                     asked: Cell::new(0),
                     since_turn: Cell::new(0),
                     most: Cell::new(0),
@@ -415,6 +431,7 @@ impl Shard {
                 drop(latency);
                 let (asked, all) = (slow.asked.get(), self.replicas.len());
                 assert!(asked >= all, "{asked} of {all} frames");
+                assert!(slow.prepared.get() >= 3 * all);
                 // Who is woken amid a slice may have another one in front: the background's part of the turns.
                 let waited = ANSWER * slow.most.get() as u32;
                 let slices = 2 * Duration::from_micros(200);

@@ -70,7 +70,7 @@ impl StateSource for Applied {
         let log = log.expect("asked of replicas that are here");
         Captured {
             applied: log.commit(),
-            state: Bytes::from_static(b"state"),
+            state: vec![Bytes::from_static(b"state")],
         }
     }
 }

@@ -84,9 +84,14 @@ impl GroupSink for Sink {
         }
     }
 
-    fn snapshot_state(&self, group: GroupId) -> Bytes {
+    fn snapshot_state(&self, group: GroupId) -> Vec<Bytes> {
         self.metadata(group)
-            .map_or_else(Bytes::new, Controller::snapshot)
+            .map_or_else(Vec::new, Controller::snapshot)
+    }
+
+    fn prepare_snapshot(&self, group: GroupId) -> bool {
+        self.metadata(group)
+            .is_none_or(Controller::prepare_snapshot)
     }
 
     fn restore_state(&self, group: GroupId, state: Bytes) {

@@ -97,8 +97,12 @@ pub trait GroupSink {
     fn leader_changed(&self, group: GroupId, term: Term, leader_replica: Option<ReplicaId>);
     /// A committed command, in log order, each once per start of the process above the state that was restored.
     fn command_applied(&self, group: GroupId, index: RaftIndex, term: Term, command: Bytes);
-    /// The sink's state of this group as of the last command that it was given; empty if it keeps none.
-    fn snapshot_state(&self, group: GroupId) -> Bytes;
+    /// The sink's state of this group as of the last command that it was given, in pieces, one behind the other; empty if it keeps none.
+    fn snapshot_state(&self, group: GroupId) -> Vec<Bytes>;
+    /// Does a slice of what [`GroupSink::snapshot_state`] would have to do now (L8); `true`: nothing is left.
+    fn prepare_snapshot(&self, _group: GroupId) -> bool {
+        true
+    }
     /// Takes over what [`GroupSink::snapshot_state`] gave in an earlier life, before any command above it.
     fn restore_state(&self, group: GroupId, state: Bytes);
 }

@@ -43,13 +43,19 @@ pub(crate) struct GroupState {
 }
 
 pub(crate) fn encode_state(conf: &ConfState, producers: &Producers, sink: &[u8]) -> Bytes {
-    let mut out = Vec::with_capacity(64 + sink.len());
+    let mut out = encode_front(conf, producers, sink.len()).to_vec();
+    out.extend_from_slice(sink);
+    out.into()
+}
+
+/// A state up to the sink's own, of `sink_bytes`, which follows.
+pub(crate) fn encode_front(conf: &ConfState, producers: &Producers, sink_bytes: usize) -> Bytes {
+    let mut out = Vec::with_capacity(64 + producers.encoded_bytes());
     out.push(STATE_VERSION);
     encode_conf(conf, &mut out);
     producers.encode(&mut out);
-    let length = u32::try_from(sink.len()).expect("the sink's state is far below 4 GiB");
+    let length = u32::try_from(sink_bytes).expect("the sink's state is far below 4 GiB");
     out.extend_from_slice(&length.to_be_bytes());
-    out.extend_from_slice(sink);
     out.into()
 }
 

@@ -238,4 +238,9 @@ impl StateSource for Source {
         let group = group.expect("the log asks only for replicas that it still has");
         group.capture(self.0.sink.snapshot_state(group.id()))
     }
+
+    fn prepare(&self, replica: ReplicaId) -> bool {
+        let group = self.0.by_replica.borrow().get(&replica).map(|g| g.id());
+        group.is_none_or(|group| self.0.sink.prepare_snapshot(group))
+    }
 }

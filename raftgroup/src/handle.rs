@@ -441,11 +441,14 @@ impl Group {
     }
 
     /// What the log keeps for this group (L8).
-    pub(crate) fn capture(&self, sink: Bytes) -> Captured {
+    pub(crate) fn capture(&self, mut sink: Vec<Bytes>) -> Captured {
         let machine = self.machine.borrow();
+        let sink_bytes = sink.iter().map(Bytes::len).sum();
+        let front = codec::encode_front(machine.conf(), &machine.state().producers, sink_bytes);
+        sink.insert(0, front);
         Captured {
             applied: machine.applied(),
-            state: codec::encode_state(machine.conf(), &machine.state().producers, &sink),
+            state: sink,
         }
     }
 

@@ -26,8 +26,8 @@ impl GroupSink for Sink {
         self.0.borrow_mut().push((term, leader));
     }
     fn command_applied(&self, _: GroupId, _: RaftIndex, _: Term, _: Bytes) {}
-    fn snapshot_state(&self, _: GroupId) -> Bytes {
-        Bytes::new()
+    fn snapshot_state(&self, _: GroupId) -> Vec<Bytes> {
+        Vec::new()
     }
     fn restore_state(&self, _: GroupId, _: Bytes) {}
 }

@@ -30,6 +30,9 @@ use crate::limits;
 pub(crate) const SEQUENCES: i64 = i32::MAX as i64 + 1;
 
 /// What one batch says about its producer.
+/// A remembered batch as it is encoded.
+const BATCH_BYTES: usize = 2 + 4 + 4 + 4 + 8 + 8;
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Stamp {
     pub id: i64,
@@ -317,26 +320,38 @@ impl Producers {
     /// Appends the committed state to `out` (format in [`crate::codec`]): u32 count, then per producer, in the order of their last writes,
     /// id i64, last write i64 ms, count u8 and per batch epoch i16, first i32, last i32, covered u32, base offset i64, timestamp i64.
     pub fn encode(&self, out: &mut Vec<u8>) {
-        let mut known: Vec<(&i64, &Producer)> = self
-            .table
-            .iter()
+        // L8: this is one step, for thousands of producers. Numbers are sorted, not references, and batches are put whole.
+        let known = self.table.values().enumerate();
+        let mut known: Vec<(u64, u32)> = known
             .filter(|(_, p)| !p.committed.is_empty())
+            .map(|(at, p)| (p.touched, at as u32))
             .collect();
-        known.sort_unstable_by_key(|(_, p)| p.touched);
+        known.sort_unstable();
         out.extend_from_slice(&(known.len() as u32).to_be_bytes());
-        for (id, p) in known {
+        for (_, at) in known {
+            let (id, p) = self
+                .table
+                .get_index(at as usize)
+                .expect("nothing was removed since");
             out.extend_from_slice(&id.to_be_bytes());
             out.extend_from_slice(&p.last_write_ms.to_be_bytes());
             out.push(p.committed.len() as u8);
             for b in &p.committed {
-                out.extend_from_slice(&b.epoch.to_be_bytes());
-                out.extend_from_slice(&b.first_sequence.to_be_bytes());
-                out.extend_from_slice(&b.last_sequence.to_be_bytes());
-                out.extend_from_slice(&b.covered.to_be_bytes());
-                out.extend_from_slice(&b.base_offset.0.to_be_bytes());
-                out.extend_from_slice(&b.timestamp.to_be_bytes());
+                let mut bytes = [0; BATCH_BYTES];
+                bytes[..2].copy_from_slice(&b.epoch.to_be_bytes());
+                bytes[2..6].copy_from_slice(&b.first_sequence.to_be_bytes());
+                bytes[6..10].copy_from_slice(&b.last_sequence.to_be_bytes());
+                bytes[10..14].copy_from_slice(&b.covered.to_be_bytes());
+                bytes[14..22].copy_from_slice(&b.base_offset.0.to_be_bytes());
+                bytes[22..].copy_from_slice(&b.timestamp.to_be_bytes());
+                out.extend_from_slice(&bytes);
             }
         }
+    }
+
+    /// What [`Producers::encode`] gives at most, in bytes.
+    pub fn encoded_bytes(&self) -> usize {
+        4 + self.table.len() * (17 + limits::BATCHES_REMEMBERED * BATCH_BYTES)
     }
 
     /// Takes over one producer from a decoded state, in the order of [`Producers::encode`].

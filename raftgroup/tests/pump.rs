@@ -37,8 +37,9 @@ impl GroupSink for Told {
         self.state.borrow_mut().extend_from_slice(&command);
         self.commands.borrow_mut().push((index, command));
     }
-    fn snapshot_state(&self, _group: GroupId) -> Bytes {
-        self.state.borrow().clone().into()
+    fn snapshot_state(&self, _group: GroupId) -> Vec<Bytes> {
+        let state = self.state.borrow();
+        state.chunks(3).map(Bytes::copy_from_slice).collect()
     }
     fn restore_state(&self, _group: GroupId, state: Bytes) {
         *self.state.borrow_mut() = state.to_vec();

@@ -29,7 +29,7 @@ pub use requests::{AlterTopic, CreatedTopic, NewPartitions, NewTopic, ProducerId
 use crate::command::{Command, DecodeError, Envelope};
 use crate::error::{Refusal, Refused};
 use crate::limits;
-use crate::metadata::{Answer, Change, Metadata};
+use crate::metadata::{Answer, Change, Metadata, SnapshotDraft};
 use crate::signal::Signal;
 
 /// Takes commands into the metadata group's log.
@@ -65,6 +65,7 @@ pub struct Controller {
     next_ticket: Cell<u64>,
     group: RefCell<Option<Rc<dyn Proposer>>>,
     metadata: RefCell<Metadata>,
+    snapshot: RefCell<SnapshotDraft>,
     /// Commands proposed and not answered yet.
     waiting: RefCell<BTreeMap<u64, Option<Applied>>>,
     outbox: RefCell<Outbox>,
@@ -106,6 +107,7 @@ impl Controller {
             next_ticket: Cell::new(0),
             group: RefCell::new(None),
             metadata: RefCell::new(Metadata::default()),
+            snapshot: RefCell::default(),
             waiting: RefCell::new(BTreeMap::new()),
             outbox: RefCell::new(Outbox::default()),
             applied: Signal::default(),
@@ -149,8 +151,15 @@ impl Controller {
     }
 
     /// The state for a checkpoint. From `GroupSink::snapshot_state`, for group 0.
-    pub fn snapshot(&self) -> Bytes {
-        self.metadata.borrow().snapshot()
+    pub fn snapshot(&self) -> Vec<Bytes> {
+        let mut draft = self.snapshot.borrow_mut();
+        self.metadata.borrow().finish_snapshot(&mut draft)
+    }
+
+    /// A slice of it ahead of time. From `GroupSink::prepare_snapshot`, for group 0.
+    pub fn prepare_snapshot(&self) -> bool {
+        let mut draft = self.snapshot.borrow_mut();
+        self.metadata.borrow().prepare_snapshot(&mut draft)
     }
 
     /// Takes a checkpoint's state over. From `GroupSink::restore_state`, for group 0; empty bytes are a group that never had one.

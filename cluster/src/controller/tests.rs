@@ -370,7 +370,8 @@ fn producer_ids_never_repeat_over_restarts() {
     let mut f = Fixture::joined();
     let c = f.controller.clone();
     let first = f.run(c.allocate_producer_ids()).unwrap();
-    let snapshot = c.snapshot();
+    assert!(!c.prepare_snapshot() && c.prepare_snapshot());
+    let snapshot = c.snapshot().concat();
     let second = f.run(c.allocate_producer_ids()).unwrap();
     assert_eq!(second.first, first.first + first.count);
 

@@ -9,13 +9,14 @@
 //! Called by [`crate::controller::Controller`], which publishes the [`Change`]s to the shards.
 
 use std::collections::BTreeMap;
+use std::ops::Bound;
 
 use bytes::Bytes;
 use engine::types::{NodeId, RaftIndex, ReplicaId, TopicId};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use crate::command::{Command, DecodeError, Placement, decode, encode};
+use crate::command::{Command, DecodeError, Placement, append, decode, encode};
 use crate::error::{Refusal, Refused};
 use crate::{ids, limits, topic_name};
 
@@ -153,6 +154,34 @@ struct Snapshot {
     next_producer_id: i64,
 }
 
+/// What of a snapshot is put together before other tasks get a turn, in bytes; a topic is never divided.
+const SLICE_BYTES: usize = 8 << 10;
+/// How often a snapshot that is put together in slices begins anew because of a change; then it is made in one step.
+const BEGUN_ANEW: u32 = 3;
+
+/// A snapshot that is being put together.
+#[derive(Debug)]
+pub struct SnapshotDraft {
+    /// Up to where the state was that it is of.
+    of: Option<RaftIndex>,
+    pieces: Vec<Bytes>,
+    next: Bound<TopicId>,
+    whole: bool,
+    begun: u32,
+}
+
+impl Default for SnapshotDraft {
+    fn default() -> SnapshotDraft {
+        SnapshotDraft {
+            of: None,
+            pieces: Vec::new(),
+            next: Bound::Unbounded,
+            whole: false,
+            begun: 0,
+        }
+    }
+}
+
 impl Default for Metadata {
     fn default() -> Metadata {
         Metadata {
@@ -279,6 +308,56 @@ impl Metadata {
             next_replica: self.next_replica,
             next_producer_id: self.next_producer_id,
         })
+    }
+
+    /// The same bytes, put together in slices of about [`SLICE_BYTES`] (L8); `true`: nothing is left to do. A change in between begins it anew, a few times.
+    pub fn prepare_snapshot(&self, draft: &mut SnapshotDraft) -> bool {
+        if draft.of != Some(self.applied) {
+            if draft.begun > BEGUN_ANEW {
+                return true;
+            }
+            let nodes: Vec<&Node> = self.nodes.values().collect();
+            let front = (
+                self.applied.0,
+                self.cluster_id.map(Uuid::into_bytes),
+                nodes,
+                self.topics.len(),
+            );
+            *draft = SnapshotDraft {
+                of: Some(self.applied),
+                pieces: vec![encode(&front)],
+                next: Bound::Unbounded,
+                whole: false,
+                begun: draft.begun + 1,
+            };
+            return false;
+        }
+        if draft.whole {
+            return true;
+        }
+        let mut piece = Vec::with_capacity(2 * SLICE_BYTES);
+        for (id, topic) in self.topics.range((draft.next, Bound::Unbounded)) {
+            piece = append(piece, topic);
+            draft.next = Bound::Excluded(*id);
+            if piece.len() >= SLICE_BYTES {
+                draft.pieces.push(piece.into());
+                return false;
+            }
+        }
+        let removed: Vec<&Removed> = self.removed.values().collect();
+        let end = (removed, self.next_replica, self.next_producer_id);
+        draft.pieces.push(append(piece, &end).into());
+        draft.whole = true;
+        true
+    }
+
+    /// The state in pieces: those of the draft, if it is whole and nothing changed since.
+    pub fn finish_snapshot(&self, draft: &mut SnapshotDraft) -> Vec<Bytes> {
+        let draft = std::mem::take(draft);
+        if draft.whole && draft.of == Some(self.applied) {
+            return draft.pieces;
+        }
+        vec![self.snapshot()]
     }
 
     /// Reads a snapshot. Bytes that don't describe a state that commands could have made are damage.

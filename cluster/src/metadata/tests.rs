@@ -103,6 +103,46 @@ proptest! {
         prop_assert_eq!(resumed.snapshot(), whole.snapshot());
     }
 
+    /// L8: put together in slices, with changes in between, it is the same.
+    #[test]
+    fn l8_a_snapshot_in_slices_is_the_same(commands in prop::collection::vec(command(), 0..60), cut in 0..60usize, topics in 0..300u128) {
+        let cut = cut.min(commands.len());
+        let mut m = Metadata::default();
+        replay(&mut m, 1, &commands[..cut]);
+        let mut draft = SnapshotDraft::default();
+        prop_assert!(!m.prepare_snapshot(&mut draft));
+        replay(&mut m, cut as u64 + 1, &commands[cut..]);
+        let many: Vec<Command> = (0..topics).map(|n| Command::CreateTopic {
+            name: format!("{n}-{}", "x".repeat(100)),
+            topic_id: TopicId(Uuid::from_u128(n)),
+            partitions: vec![Placement { nodes: vec![NodeId(1)] }; 3],
+            configs: BTreeMap::new(),
+        }).collect();
+        replay(&mut m, commands.len() as u64 + 1, &many);
+        while !m.prepare_snapshot(&mut draft) {}
+        prop_assert!(draft.whole);
+        let pieces = m.finish_snapshot(&mut draft);
+        prop_assert!(pieces.iter().all(|p| p.len() < 2 * SLICE_BYTES));
+        prop_assert_eq!(pieces.concat(), m.snapshot());
+    }
+
+    /// L8: what changes again and again is made in one step at last.
+    #[test]
+    fn a_snapshot_is_not_begun_for_ever(changes in 0..10u64) {
+        let mut m = Metadata::default();
+        let mut draft = SnapshotDraft::default();
+        let mut slices = 0;
+        for i in 1..=changes {
+            let _ = m.apply(RaftIndex(i), Command::RegisterNode { node: node(i as i32) });
+            if m.prepare_snapshot(&mut draft) {
+                break;
+            }
+            slices += 1;
+        }
+        prop_assert!(slices <= u64::from(BEGUN_ANEW) + 1);
+        prop_assert_eq!(m.finish_snapshot(&mut draft).concat(), m.snapshot());
+    }
+
     /// G3: replica ids are given once, also those of topics long deleted; producer ids too; what is refused changes nothing.
     #[test]
     fn nothing_is_given_twice(commands in prop::collection::vec(command(), 0..60)) {

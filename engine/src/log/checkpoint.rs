@@ -24,6 +24,9 @@ use crate::types::*;
 
 const MAGIC: u32 = u32::from_le_bytes(*b"TRC3");
 const FRAME_HEADER_BYTES: usize = 4 + 4 + 4 + 1 + 8;
+/// What of a frame is put together before other tasks get a turn: rows of indexes and terms, bytes of states.
+const ROWS_SLICE: usize = 1_000;
+const SLICE_BYTES: usize = 64 << 10;
 /// Largest body of a frame that a start accepts, in bytes.
 const MAX_BODY_BYTES: usize = 256 << 20;
 
@@ -54,6 +57,8 @@ pub struct ReplicaFrame {
     pub state_next_offset: Offset,
     /// What the layer above needs to go on from `state_at`.
     pub state: Bytes,
+    /// More of it, behind that: as it was captured, so that nobody copies it. A frame that was read has all of it in `state`.
+    pub more_state: Vec<Bytes>,
 }
 
 impl ReplicaFrame {
@@ -61,7 +66,7 @@ impl ReplicaFrame {
         r: &ReplicaState,
         captured: (BootEpoch, Lsn),
         state_at: RaftIndex,
-        state: Bytes,
+        mut state: Vec<Bytes>,
     ) -> ReplicaFrame {
         assert!(r.written_out <= state_at, "what is written out is applied");
         let terms = r.terms.rows().iter().filter(|row| row.first <= state_at);
@@ -81,7 +86,8 @@ impl ReplicaFrame {
             manifest: r.segments.iter().map(|s| s.meta.borrow().clone()).collect(),
             extents: r.extents.files.clone(),
             state_at,
-            state,
+            more_state: state.split_off(state.len().min(1)),
+            state: state.pop().unwrap_or_default(),
         };
         assert!(frame.is_sound(), "a start takes what is written: {frame:?}");
         frame
@@ -94,7 +100,7 @@ impl ReplicaFrame {
         }
     }
 
-    fn put(&self, out: &mut BytesMut) {
+    async fn put(&self, out: &mut BytesMut, pause: &impl AsyncFn()) {
         put_varint(out, self.id.0);
         out.put_u128_le(self.group.topic.0.as_u128());
         out.put_u32_le(self.group.partition as u32);
@@ -117,18 +123,38 @@ impl ReplicaFrame {
             put_varint(out, v);
         }
         put_varint(out, self.terms.len() as u64);
-        for row in &self.terms {
-            put_varint(out, row.term.0);
-            put_varint(out, row.first.0);
-            put_varint(out, row.start.0 as u64);
+        for rows in self.terms.chunks(ROWS_SLICE) {
+            for row in rows {
+                put_varint(out, row.term.0);
+                put_varint(out, row.first.0);
+                put_varint(out, row.start.0 as u64);
+            }
+            pause().await;
         }
         put_varint(out, self.manifest.len() as u64);
         for m in &self.manifest {
-            segment::put_meta(out, m);
+            segment::put_meta_front(out, m);
+            for at in (0..m.rows.len()).step_by(ROWS_SLICE) {
+                let end = (at + ROWS_SLICE).min(m.rows.len());
+                segment::put_some_rows(out, &m.rows, at..end);
+                pause().await;
+            }
         }
+        pause().await;
         extent::put_files(out, &self.extents);
-        put_varint(out, self.state.len() as u64);
-        out.put_slice(&self.state);
+        let state = || std::iter::once(&self.state).chain(&self.more_state);
+        put_varint(out, state().map(Bytes::len).sum::<usize>() as u64);
+        for piece in state().flat_map(|s| s.chunks(SLICE_BYTES)) {
+            out.put_slice(piece);
+            pause().await;
+        }
+    }
+
+    /// Bytes that it takes, about, so that what is put is never moved.
+    fn room(&self) -> usize {
+        let rows: usize = self.manifest.iter().map(|m| 64 + 24 * m.rows.len()).sum();
+        let state: usize = self.more_state.iter().map(Bytes::len).sum();
+        256 + rows + 16 * self.terms.len() + 24 * self.extents.len() + self.state.len() + state
     }
 
     fn get(bytes: &[u8]) -> Option<ReplicaFrame> {
@@ -186,6 +212,7 @@ impl ReplicaFrame {
             state_at,
             state_next_offset,
             state,
+            more_state: Vec::new(),
         };
         (whole && frame.is_sound()).then_some(frame)
     }
@@ -253,6 +280,23 @@ pub fn generations(names: &[String], shard: u32) -> Vec<u64> {
     found
 }
 
+/// Where the frame begins, for [`end_frame`].
+fn begin_frame(out: &mut BytesMut, generation: u64, kind: u8) -> usize {
+    let at = out.len();
+    out.put_u32_le(MAGIC);
+    out.put_u64_le(0);
+    out.put_u8(kind);
+    out.put_u64_le(generation);
+    at
+}
+
+/// Gives the frame at `at` its length; what its CRC covers begins eight bytes behind it.
+fn measure_frame(out: &mut BytesMut, at: usize) {
+    let length = out.len() - at - FRAME_HEADER_BYTES;
+    let length = u32::try_from(length).expect("a frame's body is bounded");
+    out[at + 8..at + 12].copy_from_slice(&length.to_le_bytes());
+}
+
 fn put_frame(
     out: &mut BytesMut,
     owner: Owner,
@@ -260,21 +304,42 @@ fn put_frame(
     kind: u8,
     body: impl FnOnce(&mut BytesMut),
 ) {
-    let at = out.len();
-    out.put_u32_le(MAGIC);
-    out.put_u64_le(0);
-    out.put_u8(kind);
-    out.put_u64_le(generation);
-    let body_at = out.len();
+    let at = begin_frame(out, generation, kind);
     body(out);
-    let length = u32::try_from(out.len() - body_at).expect("a frame's body is bounded");
-    out[at + 8..at + 12].copy_from_slice(&length.to_le_bytes());
+    measure_frame(out, at);
     let crc = crc32c::crc32c_append(owner.seed(), &out[at + 8..]);
     out[at + 4..at + 8].copy_from_slice(&crc.to_le_bytes());
 }
 
-pub fn put_replica(out: &mut BytesMut, owner: Owner, generation: u64, frame: &ReplicaFrame) {
-    put_frame(out, owner, generation, REPLICA, |out| frame.put(out));
+/// L8: in slices of [`ROWS_SLICE`] rows and [`SLICE_BYTES`], with `pause` between them.
+pub async fn put_replica(
+    out: &mut BytesMut,
+    owner: Owner,
+    generation: u64,
+    frame: &ReplicaFrame,
+    pause: &impl AsyncFn(),
+) {
+    out.reserve(frame.room());
+    let at = begin_frame(out, generation, REPLICA);
+    frame.put(out, pause).await;
+    measure_frame(out, at);
+    let mut crc = owner.seed();
+    for piece in out[at + 8..].chunks(SLICE_BYTES) {
+        crc = crc32c::crc32c_append(crc, piece);
+        pause().await;
+    }
+    out[at + 4..at + 8].copy_from_slice(&crc.to_le_bytes());
+}
+
+/// The same in one step, for who has the time.
+pub fn put_replica_at_once(
+    out: &mut BytesMut,
+    owner: Owner,
+    generation: u64,
+    frame: &ReplicaFrame,
+) {
+    let put = put_replica(out, owner, generation, frame, &async || {});
+    futures_lite::future::block_on(put);
 }
 
 pub fn put_removed(out: &mut BytesMut, owner: Owner, generation: u64, id: ReplicaId) {
@@ -436,6 +501,7 @@ mod tests {
             state_at: RaftIndex(written + 2),
             state_next_offset: Offset(written as i64 * 2 + 3),
             state: Bytes::from_static(b"opaque"),
+            more_state: Vec::new(),
         }
     }
 
@@ -447,7 +513,7 @@ mod tests {
     ) -> Vec<u8> {
         let mut out = BytesMut::new();
         for f in frames {
-            put_replica(&mut out, OWNER, generation, f);
+            put_replica_at_once(&mut out, OWNER, generation, f);
         }
         for id in removed {
             put_removed(&mut out, OWNER, generation, ReplicaId(*id));
@@ -489,6 +555,45 @@ mod tests {
         let mut other = Loaded::default();
         load(&file, Owner { shard: 2, ..OWNER }, &mut other);
         assert_eq!(other, Loaded::default());
+    }
+
+    /// What is put together in many slices, with a state of many pieces, is read as one.
+    #[test]
+    fn l8_a_large_frame_is_put_in_slices() {
+        let mut large = frame(1, 1 << 20);
+        let piece = |n: usize| Bytes::from(vec![n as u8; 10_000 * n]);
+        large.state = Bytes::from(vec![9; 30_000]);
+        large.more_state = (0..20).map(piece).collect();
+        large.manifest[0].end = 1 << 30;
+        large.write = (1 << 30, 1 << 30);
+        let row = |i: u64| segment::IndexRow {
+            offset: Offset(i as i64),
+            index: RaftIndex(1 + i),
+            position: i << 10,
+            max_timestamp: i as i64,
+        };
+        large.manifest[0].rows = (0..20_500).map(row).collect();
+        let slices = std::cell::Cell::new(0);
+        let pause = async || slices.set(slices.get() + 1);
+        let mut out = BytesMut::new();
+        let put = put_replica(&mut out, OWNER, 4, &large, &pause);
+        futures_lite::future::block_on(put);
+        assert!(out.capacity() < out.len() + out.len() / 2);
+        put_commit(&mut out, OWNER, 4, 10, BootEpoch(3));
+        // 2 MB of states and their CRC, and the rows.
+        assert!(slices.get() > 85, "{} slices", slices.get());
+        let found = frames(&loaded(&[&out])).remove(0);
+        let whole: Vec<u8> = std::iter::once(&large.state)
+            .chain(&large.more_state)
+            .flatten()
+            .copied()
+            .collect();
+        let expected = ReplicaFrame {
+            state: whole.into(),
+            more_state: Vec::new(),
+            ..large
+        };
+        assert!(found == expected, "it comes back");
     }
 
     #[test]

@@ -86,12 +86,13 @@ pub fn checkpoints() -> Vec<Vec<u8>> {
             state_at: last,
             state_next_offset: Offset(10 + 30 * segments as i64),
             state: Bytes::from(vec![id as u8; 100]),
+            more_state: Vec::new(),
         }
     };
     let file = |frames: &[ReplicaFrame], removed: &[u64]| {
         let mut out = BytesMut::new();
         for f in frames {
-            checkpoint::put_replica(&mut out, OWNER, 5, f);
+            checkpoint::put_replica_at_once(&mut out, OWNER, 5, f);
         }
         for id in removed {
             checkpoint::put_removed(&mut out, OWNER, 5, ReplicaId(*id));
@@ -114,7 +115,7 @@ pub fn checkpoint(bytes: &[u8]) -> u64 {
     for f in loaded.replicas.values() {
         // What was taken is written again as it is.
         let mut out = BytesMut::new();
-        checkpoint::put_replica(&mut out, OWNER, 1, f);
+        checkpoint::put_replica_at_once(&mut out, OWNER, 1, f);
         checkpoint::put_commit(&mut out, OWNER, 1, 1, BootEpoch(3));
         let mut again = Loaded::default();
         checkpoint::load(&out, OWNER, &mut again);

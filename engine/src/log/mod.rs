@@ -96,12 +96,17 @@ impl LogError {
 pub struct Captured {
     /// The index up to which `state` has everything applied: the replica's commit index as last told by `set_commit`.
     pub applied: RaftIndex,
-    pub state: Bytes,
+    /// In pieces, one behind the other.
+    pub state: Vec<Bytes>,
 }
 
 /// Asked for a replica's state when a checkpoint is made. Synchronous; may read the log, must not change it.
 pub trait StateSource {
     fn capture(&self, replica: ReplicaId) -> Captured;
+    /// Does a slice of what a capture would have to do now, under 200 µs of it (L8); `true`: nothing is left. Called again and again before a capture, with other tasks in between.
+    fn prepare(&self, _replica: ReplicaId) -> bool {
+        true
+    }
 }
 
 /// What a topic's configuration says about its logs.

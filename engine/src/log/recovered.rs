@@ -79,6 +79,7 @@ impl RecoveredReplica {
             state_at: RaftIndex(0),
             state_next_offset: Offset(0),
             state,
+            more_state: Vec::new(),
         };
         RecoveredReplica::of_frame(frame, journal)
     }

@@ -6,6 +6,7 @@
 //! and in the checkpoint.
 
 use std::cell::{Cell, RefCell};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
@@ -187,8 +188,15 @@ pub fn row_for_offset(rows: &[IndexRow], offset: Offset) -> Option<IndexRow> {
 /// Rows for an index file or a checkpoint. Deltas of positions, offsets and indexes are small.
 pub fn put_rows(out: &mut BytesMut, rows: &[IndexRow]) {
     put_varint(out, rows.len() as u64);
-    let (mut offset, mut index, mut position) = (0i64, 0u64, 0u64);
-    for r in rows {
+    put_some_rows(out, rows, 0..rows.len());
+}
+
+/// Some of the rows, behind those before them.
+pub fn put_some_rows(out: &mut BytesMut, rows: &[IndexRow], some: Range<usize>) {
+    let before = some.start.checked_sub(1).map(|i| rows[i]);
+    let (mut offset, mut index, mut position) =
+        before.map_or((0, 0, 0), |r| (r.offset.0, r.index.0, r.position));
+    for r in &rows[some] {
         put_varint(out, (r.offset.0 - offset) as u64);
         put_varint(out, r.index.0 - index);
         put_varint(out, r.position - position);
@@ -248,7 +256,8 @@ pub fn decode_index(bytes: &[u8]) -> Option<Vec<IndexRow>> {
     rows(&mut Reader::new(&covered[4..]))
 }
 
-pub fn put_meta(out: &mut BytesMut, m: &SegmentMeta) {
+/// All but the rows themselves, which follow ([`put_some_rows`]).
+pub fn put_meta_front(out: &mut BytesMut, m: &SegmentMeta) {
     put_varint(out, m.base_offset.0 as u64);
     put_varint(out, m.base_index.0);
     put_varint(out, m.generation);
@@ -259,7 +268,7 @@ pub fn put_meta(out: &mut BytesMut, m: &SegmentMeta) {
     out.put_i64_le(m.max_timestamp);
     out.put_i64_le(m.created_ms);
     out.put_u8(u8::from(m.sealed));
-    put_rows(out, &m.rows);
+    put_varint(out, m.rows.len() as u64);
 }
 
 pub fn meta(r: &mut Reader) -> Option<SegmentMeta> {
@@ -332,11 +341,13 @@ mod tests {
             rows: some_rows(3),
         };
         let mut out = BytesMut::new();
-        put_meta(&mut out, &m);
+        put_meta_front(&mut out, &m);
+        put_some_rows(&mut out, &m.rows, 0..m.rows.len());
         assert_eq!(meta(&mut Reader::new(&out)), Some(m.clone()));
         m.sealed = true;
         out.clear();
-        put_meta(&mut out, &m);
+        put_meta_front(&mut out, &m);
+        put_some_rows(&mut out, &m.rows, 0..m.rows.len());
         assert_eq!(meta(&mut Reader::new(&out)), Some(m));
     }
 

@@ -23,8 +23,8 @@ pub struct Silent;
 impl GroupSink for Silent {
     fn leader_changed(&self, _: GroupId, _: Term, _: Option<ReplicaId>) {}
     fn command_applied(&self, _: GroupId, _: RaftIndex, _: Term, _: Bytes) {}
-    fn snapshot_state(&self, _: GroupId) -> Bytes {
-        Bytes::new()
+    fn snapshot_state(&self, _: GroupId) -> Vec<Bytes> {
+        Vec::new()
     }
     fn restore_state(&self, _: GroupId, _: Bytes) {}
 }

@@ -18,6 +18,9 @@ use crate::types::*;
 /// Changes of a checkpoint file beyond its base before a new base is begun, in bytes.
 const CHANGES_BYTES: u64 = 1 << 20;
 
+/// Slices of preparing that one capture gets at most.
+const PREPARE_SLICES: usize = 100_000;
+
 /// A checkpoint that is being written.
 struct Draft {
     owner: Owner,
@@ -124,14 +127,20 @@ impl Janitor {
         let ids: Vec<ReplicaId> = inner.replicas.borrow().keys().copied().collect();
         for id in ids {
             let Some(r) = inner.replica(id) else { continue };
+            self.prepare(&r, base).await;
+            if r.borrow().removed {
+                continue;
+            }
             let since = r.borrow().dirty_since;
             if let Some(frame) = self.capture(&r, base) {
-                checkpoint::put_replica(&mut out, owner, generation, &frame);
+                // In one step with the capture: what is sealed from here on isn't in the frame.
                 let newly = |s: &&Rc<Segment>| !s.said_sealed.get() && s.meta.borrow().sealed;
                 draft
                     .sealed
                     .extend(r.borrow().segments.iter().filter(newly).cloned());
                 draft.captured.push((r, since));
+                let pause = async || rt::yield_if_needed().await;
+                checkpoint::put_replica(&mut out, owner, generation, &frame, &pause).await;
             }
             if out.len() >= WRITE_OUT_BYTES {
                 at = write_some(&file, &path, at, &mut out, false).await?;
@@ -228,6 +237,27 @@ impl Janitor {
         state.dirty_since = None;
         state.frame_dirty = false;
         Some(frame)
+    }
+}
+
+impl Janitor {
+    /// Has the layer above do in slices what a capture takes. What changes all the time is captured in one step at last.
+    async fn prepare(&self, r: &Replica, base: bool) {
+        let (id, dirty) = {
+            let r = r.borrow();
+            (r.id, r.frame_dirty)
+        };
+        let source = self.inner.source.borrow().clone();
+        let Some(source) = source.filter(|_| base || dirty) else {
+            return;
+        };
+        for _ in 0..PREPARE_SLICES {
+            // It may be removed in between: then it isn't asked for any more.
+            if r.borrow().removed || source.prepare(id) {
+                return;
+            }
+            rt::yield_if_needed().await;
+        }
     }
 }
 
