@@ -2,12 +2,14 @@
 //!
 //! Two tasks: the reader takes frames off the socket and begins Produce requests (checked and appended in the order in which they came); the writer
 //! settles them, carries out all other requests when it is their turn, and writes the answers, strictly in request order. Between them
-//! is a queue of at most [`limits::REQUESTS_IN_FLIGHT`] requests; while it is full nothing is read. So a client that doesn't read its answers holds
-//! one answer and that many requests, and is cut off after [`limits::WRITE_STALL`].
+//! is a queue of at most [`limits::REQUESTS_IN_FLIGHT`] Produce requests, and of a quarter of a class of memory at most unless it is one alone. Of all others one at a time is taken in, as by Kafka, and
+//! nothing behind it before its answer is written: so what is sent behind a long poll waits in the client's socket, but for a few KiB by which is seen whether the client
+//! has left. A client that doesn't read its answers holds one answer and those requests, and is cut off after [`limits::WRITE_STALL`], or sooner if others want the memory. Whoever waits for
+//! something to happen gives its request's memory back first (see [`crate::handlers::dispatch`]).
 //!
 //! Memory: an idle connection holds no buffer. Small frames share one read buffer and are leased from the budget as soon as they are whole; a
 //! larger one gets a buffer of its own, leased piece by piece, each before it is read (see `read_large`). A frame that has begun must
-//! be whole in time. What cannot be read closes the connection, with a line in the log.
+//! be whole in time; what we wait for, memory or the answer before it, isn't taken off that time. What cannot be read closes the connection, with a line in the log.
 
 use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
@@ -20,7 +22,7 @@ use std::time::Duration;
 
 use bytes::{Buf, Bytes, BytesMut};
 use engine::line_limit::LineLimit;
-use engine::memory::{Lease, MemoryClass, TooLarge};
+use engine::memory::{Lease, Leases, MemoryClass, TooLarge};
 use engine::rt::{self, Instant, Queue, TcpListener, TcpStream};
 use slab::Slab;
 use smallvec::SmallVec;
@@ -28,17 +30,23 @@ use thiserror::Error;
 
 use crate::error::{self, ErrorCode, Malformed};
 use crate::frame::{self, ClientId, Frame, Request};
-use crate::handlers::{self, api_versions, fetch, produce};
+use crate::handlers::{api_versions, produce};
 use crate::limits;
 use crate::shard::Shard;
-use crate::sync::{Pipe, poll_once};
+use crate::sync::Pipe;
 use crate::versions::ApiKey;
+
+mod writing;
+
+use writing::write_loop;
 
 /// The connections of a shard and its idle read buffers.
 #[derive(Default)]
 pub struct Connections {
     open: RefCell<Slab<Rc<Connection>>>,
     spare: RefCell<Vec<BytesMut>>,
+    /// Bytes that were read behind requests that aren't answered yet.
+    ahead: Cell<u64>,
 }
 
 /// What both tasks and the sweeper know of a connection.
@@ -56,6 +64,12 @@ struct Connection {
     write_due: Cell<Option<Instant>>,
     /// The writer is at work for the client, which may take long.
     busy: Cell<bool>,
+    /// A request other than Produce was taken in, and its answer isn't written yet.
+    answering: Cell<bool>,
+    /// Bytes that Produce requests hold which aren't answered.
+    producing: Cell<u64>,
+    /// The reader waits until they hold less.
+    wants_room: Cell<bool>,
     /// No more requests are read; what was read is still answered.
     draining: Cell<bool>,
     /// What was refused, in the log.
@@ -70,16 +84,14 @@ enum Reply {
     Ready(Bytes),
     Produce {
         pending: Box<produce::Pending>,
-        _memory: Leases,
+        memory: Leases,
     },
     /// Carried out when it is its turn.
     Later {
         request: Request,
-        _memory: Leases,
+        memory: Leases,
     },
 }
-
-type Leases = SmallVec<[Lease; 1]>;
 
 /// Why a connection ends.
 #[derive(Debug, Error)]
@@ -92,6 +104,8 @@ enum End {
     Malformed { error: Malformed, client: ClientId },
     #[error(transparent)]
     TooLarge(#[from] TooLarge),
+    #[error("it sends more ahead of its answers than there is memory for")]
+    TooFarAhead,
     #[error("a batch sent with acks=0 was refused")]
     Unacknowledged,
 }
@@ -112,7 +126,9 @@ impl Shard {
         let _sweeper = rt::spawn(Queue::Background, async move {
             loop {
                 rt::sleep(limits::SWEEP).await;
-                let pressed = shard.budget.waiting(MemoryClass::Fetch) > 0;
+                let pressed = [MemoryClass::Fetch, MemoryClass::Answers]
+                    .iter()
+                    .any(|class| shard.budget.waiting(*class) > 0);
                 shard.connections.sweep(shard.idle(), pressed);
             }
         });
@@ -260,6 +276,46 @@ impl Connection {
         .await
     }
 
+    /// The same with time that the client isn't charged for.
+    async fn off_the_clock<F: Future>(&self, wait: F) -> F::Output {
+        let (due, began) = (self.frame_due.take(), rt::now());
+        let output = wait.await;
+        let waited = rt::now().saturating_duration_since(began);
+        self.frame_due.set(due.map(|due| due + waited));
+        output
+    }
+
+    /// Waits until `done`; whatever changes it wakes the reader.
+    async fn until(&self, done: impl Fn(&Connection) -> bool) -> Result<(), End> {
+        let done = poll_fn(|_| match done(self) {
+            true => Poll::Ready(()),
+            false => Poll::Pending,
+        });
+        self.off_the_clock(self.while_reading(done)).await
+    }
+
+    /// Waits until the answer ahead is written or bytes are there, and says whether it is the bytes.
+    async fn answered_or_readable(&self) -> Result<bool, End> {
+        let mut readable = pin!(self.stream.readable());
+        let either = poll_fn(|cx| {
+            if !self.answering.get() {
+                return Poll::Ready(Ok(false));
+            }
+            readable
+                .as_mut()
+                .poll(cx)
+                .map(|result| result.map(|()| true))
+        });
+        Ok(self.while_reading(either).await??)
+    }
+
+    /// A request's answer is written.
+    fn is_free(&self) {
+        if self.answering.replace(false) {
+            self.wake_reader();
+        }
+    }
+
     fn drain(&self) {
         self.draining.set(true);
         self.wake_reader();
@@ -305,6 +361,9 @@ impl Entry {
             missing: Cell::new((MemoryClass::PartialFrames, 0)),
             write_due: Cell::new(None),
             busy: Cell::new(false),
+            answering: Cell::new(false),
+            producing: Cell::new(0),
+            wants_room: Cell::new(false),
             draining: Cell::new(false),
             refusals: LineLimit::default(),
             ended: Cell::new(false),
@@ -347,7 +406,11 @@ async fn serve(entry: Entry) {
             report(&shard, &connection, end);
         }
     });
-    let end = read_loop(&shard, &connection).await;
+    let end = match read_loop(&shard, &connection).await {
+        // What was taken in is still answered.
+        Err(End::Left) if connection.draining.get() && !connection.ended.get() => Ok(()),
+        end => end,
+    };
     connection.frame_due.set(None);
     connection.replies.close();
     if end.is_ok() {
@@ -384,10 +447,28 @@ async fn read_loop(shard: &Rc<Shard>, connection: &Connection) -> Result<(), End
         .unwrap_or(limits::FRAME_BYTES);
     loop {
         while let Some(prefix) = buffer.first_chunk::<4>() {
+            if connection.answering.get() {
+                wait_for_the_answer(shard, connection, &mut buffer).await?;
+                chunk = limits::READ_MIN_BYTES;
+                continue;
+            }
             let length = frame::frame_length(*prefix, most)?;
+            if connection.producing.get() > 0 {
+                let class = match 4 + length > limits::OWN_BUFFER_BYTES {
+                    true => class_of(shard, length),
+                    false => MemoryClass::Requests,
+                };
+                let share = shard.budget.cap(class) / limits::SHARE_OF_REQUESTS;
+                let room = share.saturating_sub(length as u64);
+                let fits = |c: &Connection| c.producing.get() <= room;
+                connection.wants_room.set(true);
+                connection.until(fits).await?;
+                connection.wants_room.set(false);
+            }
             let (frame, memory) = if buffer.len() >= 4 + length {
                 buffer.advance(4);
                 let frame = buffer.split_to(length).freeze();
+                connection.frame_due.set(None);
                 let lease = lease(shard, MemoryClass::Requests, length);
                 let lease = connection.while_reading(lease).await??;
                 (frame, SmallVec::from_iter([lease]))
@@ -430,6 +511,65 @@ async fn read_loop(shard: &Rc<Shard>, connection: &Connection) -> Result<(), End
         } else if n < chunk / 4 {
             chunk = (chunk / 2).max(limits::READ_MIN_BYTES);
         }
+    }
+}
+
+/// Waits until the request ahead is answered. What comes meanwhile is looked at only for the client's end of the connection; there is a bound on what is kept of it.
+async fn wait_for_the_answer(
+    shard: &Shard,
+    connection: &Connection,
+    buffer: &mut BytesMut,
+) -> Result<(), End> {
+    connection.frame_due.set(None);
+    if buffer.len() <= limits::READ_AHEAD_BYTES {
+        // Not with the room that it was read into.
+        *buffer = BytesMut::from(&buffer[..]);
+    } else {
+        // Most answers come soon: producers ask for other things in between.
+        let soon = connection.until(|c| !c.answering.get());
+        if let Ok(answered) = rt::timeout(limits::LEASE_PATIENCE, soon).await {
+            return answered;
+        }
+    }
+    let _kept = Ahead::keep(shard, buffer.capacity())?;
+    while connection.answering.get() {
+        if buffer.len() >= limits::READ_AHEAD_BYTES {
+            connection.until(|c| !c.answering.get()).await?;
+        } else if connection.answered_or_readable().await? {
+            read_some(shard, connection, buffer, limits::READ_AHEAD_BYTES)?;
+        }
+    }
+    Ok(())
+}
+
+/// Bytes of requests that came with one whose answer is awaited: counted, and bounded for all connections together.
+struct Ahead<'a> {
+    shard: &'a Shard,
+    bytes: u64,
+}
+
+impl<'a> Ahead<'a> {
+    fn keep(shard: &'a Shard, bytes: usize) -> Result<Ahead<'a>, End> {
+        let bytes = match bytes <= limits::READ_AHEAD_BYTES {
+            true => 0,
+            false => bytes as u64,
+        };
+        let ahead = &shard.connections.ahead;
+        let all = shard.budget.cap(MemoryClass::Cache) / 4;
+        if bytes > 0 && ahead.get() + bytes > all {
+            return Err(End::TooFarAhead);
+        }
+        ahead.set(ahead.get() + bytes);
+        shard.budget.meter(MemoryClass::Cache).add(bytes);
+        Ok(Ahead { shard, bytes })
+    }
+}
+
+impl Drop for Ahead<'_> {
+    fn drop(&mut self) {
+        let ahead = &self.shard.connections.ahead;
+        ahead.set(ahead.get() - self.bytes);
+        self.shard.budget.meter(MemoryClass::Cache).sub(self.bytes);
     }
 }
 
@@ -508,7 +648,8 @@ async fn read_large(
     while frame.len() < length {
         if frame.len() == leased {
             let piece = piece.min(length - leased);
-            leases.push(piece_of_frame(shard, class, piece, length - leased, leased == 0).await?);
+            let lease = piece_of_frame(shard, class, piece, length - leased, leased == 0);
+            leases.push(connection.off_the_clock(lease).await?);
             leased += piece;
         }
         if frame.is_empty() {
@@ -517,7 +658,7 @@ async fn read_large(
         }
         if class == MemoryClass::LargeFrames && frame.len() < leased {
             let room = leased - frame.len();
-            frame = rt::populate(frame, room).await;
+            frame = connection.off_the_clock(rt::populate(frame, room)).await;
         }
         connection.missing.set((class, length - frame.len()));
         if full {
@@ -529,6 +670,7 @@ async fn read_large(
         full = read_some(shard, connection, &mut frame, room)? == room;
     }
     connection.missing.set((class, 0));
+    connection.frame_due.set(None);
     if class == MemoryClass::PartialFrames {
         let whole = lease(shard, MemoryClass::Requests, length).await?;
         leases.clear();
@@ -583,136 +725,23 @@ async fn take_frame(
         },
     };
     if request.api.key != ApiKey::Produce {
-        connection.replies.push(Reply::Later {
-            request,
-            _memory: memory,
-        });
+        connection.answering.set(true);
+        connection.replies.push(Reply::Later { request, memory });
         return Ok(());
     }
     let client = request.client_id.clone();
     let pending = Box::pin(produce::begin(shard, request))
         .await
         .map_err(|error| End::Malformed { error, client })?;
+    let bytes = bytes_of(&memory);
+    connection.producing.set(connection.producing.get() + bytes);
     connection.replies.push(Reply::Produce {
         pending: Box::new(pending),
-        _memory: memory,
+        memory,
     });
     Ok(())
 }
 
-/// Answers that are encoded and not written yet.
-#[derive(Default)]
-struct Out {
-    pieces: Vec<Bytes>,
-    bytes: usize,
-    held: Vec<fetch::Held>,
-}
-
-impl Out {
-    fn push(&mut self, piece: Bytes) {
-        self.bytes += piece.len();
-        self.pieces.push(piece);
-    }
-
-    /// Writes everything, in portions, each with its own deadline.
-    async fn write(&mut self, shard: &Shard, connection: &Connection) -> Result<(), End> {
-        let mut pieces = std::mem::take(&mut self.pieces).into_iter().peekable();
-        let mut portion: Vec<Bytes> = Vec::new();
-        while pieces.peek().is_some() {
-            portion.clear();
-            let mut bytes = 0;
-            while portion.len() < limits::WRITE_PARTS
-                && bytes < limits::WRITE_BYTES
-                && let Some(piece) = pieces.peek_mut()
-            {
-                let take = piece.len().min(limits::WRITE_BYTES - bytes);
-                bytes += take;
-                if take == piece.len() {
-                    portion.extend(pieces.next());
-                } else {
-                    portion.push(piece.split_to(take));
-                }
-            }
-            let due = rt::now() + limits::WRITE_STALL;
-            connection.write_due.set(Some(due));
-            connection.stream.write_all_vectored(&portion).await?;
-            connection.write_due.set(None);
-            connection.active.set(rt::now());
-            shard.metrics.bytes_out.add(bytes as u64);
-        }
-        self.bytes = 0;
-        self.held.clear();
-        Ok(())
-    }
-}
-
-/// Answers requests in their order until the reader has ended and all are answered, or something fails.
-async fn write_loop(shard: &Rc<Shard>, connection: &Connection) -> Result<(), End> {
-    let mut out = Out::default();
-    loop {
-        let reply = match connection.replies.try_pop() {
-            Some(reply) => reply,
-            None => {
-                out.write(shard, connection).await?;
-                connection.busy.set(false);
-                match connection.replies.pop().await {
-                    Some(reply) => reply,
-                    None => return Ok(()),
-                }
-            }
-        };
-        connection.busy.set(true);
-        match reply {
-            Reply::Ready(answer) => out.push(answer),
-            Reply::Produce {
-                mut pending,
-                _memory,
-            } => {
-                if !settled(&mut pending).await {
-                    out.write(shard, connection).await?;
-                    Box::pin(pending.settle_in_time()).await;
-                }
-                if let Some(delay) = shard.slow_down() {
-                    out.write(shard, connection).await?;
-                    rt::sleep(delay).await;
-                }
-                let refusals = pending.refusals();
-                if !refusals.is_empty() {
-                    shard.refused(&connection.refusals, pending.request(), &refusals);
-                }
-                if pending.is_answered() {
-                    out.push(pending.encode(shard));
-                } else if pending.failed() {
-                    return Err(End::Unacknowledged);
-                }
-            }
-            Reply::Later { request, _memory } => {
-                // It may take long; what is ready goes out first.
-                out.write(shard, connection).await?;
-                let answer =
-                    handlers::dispatch(shard, &request)
-                        .await
-                        .map_err(|error| End::Malformed {
-                            error,
-                            client: request.client_id.clone(),
-                        })?;
-                if !answer.refusals.is_empty() {
-                    shard.refused(&connection.refusals, &request, &answer.refusals);
-                }
-                for piece in answer.pieces {
-                    out.push(piece);
-                }
-                out.held.extend(answer.held);
-            }
-        }
-        if out.bytes >= limits::WRITE_BYTES || out.pieces.len() >= limits::WRITE_PARTS {
-            out.write(shard, connection).await?;
-        }
-    }
-}
-
-/// Whether everything that a Produce request waits for has happened already.
-async fn settled(pending: &mut produce::Pending) -> bool {
-    let mut settle = pin!(pending.settle());
-    poll_once(&mut settle).await.is_some()
+fn bytes_of(leases: &Leases) -> u64 {
+    leases.iter().map(Lease::bytes).sum()
 }

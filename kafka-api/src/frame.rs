@@ -78,6 +78,17 @@ impl Request {
         self.api.flexible(self.version)
     }
 
+    /// Lets go of the frame: what is left is what an answer and a line in the log need. Whoever waits for something to happen does this once it has read
+    /// the body and keeps nothing that is a part of it.
+    pub fn let_go(&mut self) {
+        self.body = Reader::new(Bytes::new());
+        if let Some(id) = &mut self.client_id.0 {
+            // A byte more than is shown, so that it is seen that there was more.
+            let kept = id.len().min(limits::CLIENT_ID_SHOWN_BYTES + 1);
+            *id = Bytes::copy_from_slice(&id[..kept]);
+        }
+    }
+
     /// Starts an answer: room for the length, then the response header. [`finish`] fills in the length.
     pub fn answer(&self, body_bytes: usize) -> BytesMut {
         let mut out = BytesMut::with_capacity(9 + body_bytes);
@@ -125,6 +136,25 @@ impl fmt::Debug for ClientId {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    #[test]
+    fn a_request_that_lets_go_keeps_nothing_of_its_frame() {
+        let mut out = BytesMut::new();
+        out.put_slice(&[0, 3, 0, 1, 0, 0, 0, 9]);
+        out.put_i16(200);
+        out.put_slice(&[b'c'; 200]);
+        out.put_slice(&[0; 1_000]);
+        let frame = out.freeze();
+        let Ok(Frame::Request(mut request)) = parse(frame.clone()) else {
+            panic!("a good frame");
+        };
+        let shown = request.client_id.to_string();
+        assert!(!frame.is_unique());
+        request.let_go();
+        assert!(frame.is_unique());
+        assert_eq!(request.client_id.to_string(), shown);
+        assert_eq!(request.body.left(), 0);
+    }
 
     #[test]
     fn lengths_outside_the_bounds_are_refused() {

@@ -14,8 +14,13 @@ pub const ARRAY_ELEMENTS: usize = 1_000_000;
 pub const TAGGED_FIELDS: usize = 10_000;
 /// Bytes of a client id that a log line shows.
 pub const CLIENT_ID_SHOWN_BYTES: usize = 64;
-/// Requests of one connection that were read and not answered yet.
+/// Produce requests of one connection that were read and not answered yet; of others one at a time is read.
 pub const REQUESTS_IN_FLIGHT: usize = 100;
+/// Their bytes, as a part of their class of memory: that of one request alone may be larger.
+pub const SHARE_OF_REQUESTS: u64 = 4;
+/// Bytes that are kept of what a client sends behind a request whose answer it awaits. More, which came with the request itself, is counted, for all
+/// connections of a shard at most a quarter of the cache's class; who would pass that for longer than [`LEASE_PATIENCE`] is cut off.
+pub const READ_AHEAD_BYTES: usize = 4 << 10;
 /// Parts (buffers) that one vectored write carries at most.
 pub const WRITE_PARTS: usize = 256;
 /// Bytes that one vectored write carries, beyond its first part; the clock of a stalled reader restarts with every write.
@@ -64,6 +69,10 @@ pub const FETCH_BYTES: usize = 55 << 20;
 pub const FETCH_SLICE: usize = 64;
 /// A long poll waits at most this long, whatever the client asks for.
 pub const FETCH_WAIT: Duration = Duration::from_secs(600);
+/// Partitions of all long polls of one shard's connections together: beyond that a fetch is answered with what there is.
+pub const LONG_POLL_PARTITIONS: usize = 100_000;
+/// Memory that a partition of a long poll is counted with, in bytes.
+pub const LONG_POLL_PARTITION_BYTES: usize = 400;
 /// A produce request waits at most this long for its commit, whatever the client asks for.
 pub const PRODUCE_WAIT: Duration = Duration::from_secs(600);
 /// How full a journal is (0 to 1) above which answers to producers are held back, and how long they are when it is full (L6).
@@ -71,6 +80,8 @@ pub const SLOW_ABOVE_PRESSURE: f32 = 0.5;
 pub const SLOWEST_ANSWER: Duration = Duration::from_millis(50);
 /// Bytes of the log's memory that an answer may hold without a lease.
 pub const UNLEASED_FETCH_BYTES: usize = 16 << 10;
+/// Bytes besides records that a Fetch answer may take without a lease: those of some ten thousand partitions.
+pub const UNLEASED_PARTITIONS_BYTES: usize = 1 << 20;
 /// Bytes of any other answer that need no lease.
 pub const UNLEASED_ANSWER_BYTES: usize = 16 << 10;
 /// Bytes of an answer, at most: what would be larger is a defect of ours.
@@ -79,6 +90,8 @@ pub const ANSWER_BYTES: usize = 1 << 30;
 /// waits for that of another.
 pub const FETCH_MEMORY_WAIT: Duration = Duration::from_secs(10);
 pub const FETCH_MEMORY_WAIT_OF_SEVERAL: Duration = Duration::from_millis(500);
+/// A fetch at another shard is given up this long after its time is up.
+pub const FETCH_ANSWER_WAIT: Duration = Duration::from_secs(60);
 /// Waits for the metadata group (create, delete, alter, producer ids) end after this, unless the client asks for less.
 pub const CONTROLLER_WAIT: Duration = Duration::from_secs(30);
 /// Producer ids that a shard takes from the metadata group at a time.
@@ -101,6 +114,11 @@ pub const TELEMETRY_BYTES: usize = 1 << 20;
 pub const DESCRIBED_PRODUCERS: usize = 100_000;
 /// Bytes of a DescribeConfigs answer; the last resource may pass it.
 pub const DESCRIBED_CONFIGS_BYTES: usize = 64 << 20;
+/// Bytes of members, or of offsets, in one answer about groups; the last group may pass it.
+pub const DESCRIBED_GROUPS_BYTES: usize = 32 << 20;
+/// What a member, or an offset, takes in such an answer while it is made, besides its metadata, in bytes.
+pub const MEMBER_BYTES: usize = 300;
+pub const OFFSET_BYTES: usize = 150;
 /// Members of one group, and those who were given an id and have not come back with it.
 pub const GROUP_MEMBERS: usize = 10_000;
 /// Bytes that one group's members and offsets may take before it takes no new members.

@@ -27,7 +27,8 @@ use crate::handlers::produce::wire::PartAnswer as Appended;
 pub const CREDITS: Credits = Credits {
     short: 256,
     append: 1024,
-    waiter: 1024,
+    // Nothing is called so: long polls, like questions to coordinators, are cast and hold nothing of a ring while they wait.
+    waiter: 1,
 };
 
 /// See the module. One that is marked *cast* has no answer.
@@ -37,8 +38,10 @@ pub enum ShardRequest {
     Produce(ProduceCall),
     /// Write a large batch to an extent of this shard's partition (L7); it is produced by name afterwards.
     PutExtent(GroupId, Batch),
-    /// Read partitions of this shard; answered when enough is there or time is up.
+    /// Cast: read partitions of this shard; answered by [`ShardRequest::Fetched`] when enough is there or time is up.
     Fetch(FetchCall),
+    /// Cast: the answer to a fetch of this shard, by its number.
+    Fetched(u64, Box<FetchReply>),
     /// Cast: the caller needs only this much more; 0 is "answer now".
     FetchLess {
         call: u64,
@@ -72,7 +75,6 @@ pub enum ShardRequest {
 pub enum ShardReply {
     Produce(SmallVec<[Appended; 1]>),
     PutExtent(Result<Body, ErrorCode>),
-    Fetch(FetchReply),
     Offsets(Vec<OffsetAnswer>),
     Epochs(Vec<EpochAnswer>),
     /// For each query the log start that came of it.

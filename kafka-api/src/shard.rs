@@ -189,12 +189,14 @@ impl Shard {
                 let shard = self.clone();
                 let waiter = self.fetches.register(from, call.id);
                 rt::spawn(Queue::Latency, async move {
+                    let id = call.id;
                     if let Some(reply) = fetch::serve_remote(&shard, from, call, waiter).await {
-                        responder.reply(ShardReply::Fetch(reply));
+                        shard.fetches.answer(&shard, from, id, reply);
                     }
                 })
                 .detach();
             }
+            ShardRequest::Fetched(call, reply) => self.fetches.arrived(call, *reply),
             ShardRequest::Group(group, token, request) => {
                 self.coordinators.ask(self, group, token, request);
             }

@@ -29,6 +29,11 @@ impl Reader {
         }
     }
 
+    #[cfg(test)]
+    pub fn whole(&self) -> &Bytes {
+        &self.bytes
+    }
+
     pub fn left(&self) -> usize {
         self.bytes.len() - self.at
     }

@@ -207,6 +207,127 @@ def wide(judge, broker, partitions):
     judge.crowd(25, f"a topic of {partitions} partitions made and removed")
 
 
+def served_everywhere(judge, what):
+    """Is every shard served, and fast? Connections go to shards by chance: sixteen find all of two."""
+    for _ in range(16):
+        judge.served(what)
+
+
+def poll_for_more(connection, wait_ms, behind=b""):
+    """Asks for what isn't there, with bytes after the end of the request, which a broker skips."""
+    body = wire.fetch_body(TOPIC, {0: connection.list_offsets(TOPIC, [0])[0][1]}, 1 << 20, 1 << 30, 1, wait_ms)
+    connection.send(wire.FETCH, 4, body + behind)
+
+
+def hogs(judge, broker):
+    """11: long polls hold nothing that others want: neither their own requests' memory nor that of what is sent behind them."""
+    large = frame(wire.METADATA, 1, array([string(TOPIC)]) + bytes(3900000))
+    first = [wire.Connection(broker.port, 60) for _ in range(8)]
+    for one in first:
+        poll_for_more(one, 20000)
+        one.socket.setblocking(False)
+    ten = memoryview(large * 10)
+    left = {one: ten for one in first}
+    sent, cut, until = 0, 0, time.monotonic() + 4
+    while time.monotonic() < until:
+        for one, data in left.items():
+            try:
+                count = one.socket.send(data[:1 << 20])
+                left[one] = data[count:]
+                sent += count
+            except BlockingIOError:
+                pass
+            except OSError:
+                cut += 1
+        time.sleep(0.01)
+    judge.p.check("11: whoever sends behind a long poll is not cut off for it", not cut, cut)
+    if cut:
+        return
+    served_everywhere(judge, "11: large requests behind long polls")
+    judge.p.say(f"{sent / MIB:.1f} MiB were taken behind long polls")
+    judge.p.check("11: what is sent behind a long poll waits in its socket", sent < 8 * 10 * len(large) / 2, sent)
+    # As soon as the poll is answered, so are those behind it.
+    for one, data in left.items():
+        one.socket.settimeout(60)
+    one, data = next(iter(left.items()))
+    one.receive()
+    one.socket.sendall(data)
+    for _ in range(10):
+        one.receive()
+    judge.case(11)
+    for one in first:
+        one.close()
+    polls = [wire.Connection(broker.port, 60) for _ in range(40)]
+    for one in polls:
+        poll_for_more(one, 20000, bytes(3900000))
+    served_everywhere(judge, "11: 40 long polls of 4 MB")
+    for one in polls:
+        one.close()
+    judge.crowd(11, "long polls of 4 MB, and with large requests behind them")
+
+
+def crowded_polls(judge, broker, count=4000):
+    """11: more long polls than two shards have places for in what crosses between them; data that is there is given at once."""
+    polls = []
+    end = wire.Connection(broker.port, 20).list_offsets(TOPIC, [0])[0][1]
+    body = wire.fetch_body(TOPIC, {0: end}, 1 << 20, 1 << 30, 1, 60000)
+    for _ in range(count):
+        polls.append(wire.Connection(broker.port, 60))
+        polls[-1].send(wire.FETCH, 4, body)
+    slowest = 0
+    for _ in range(16):
+        one, began = wire.Connection(broker.port, 20), time.monotonic()
+        try:
+            found = one.fetch(TOPIC, {0: 0}, max_wait_ms=10000)[0]
+            good = found[0] in (0, 1)
+        except OSError:
+            good = False
+        slowest = max(slowest, time.monotonic() - began)
+        judge.p.check(f"11: a fetch is answered beside {count} long polls", good)
+        one.close()
+    judge.p.check(f"11: at once beside {count} long polls", slowest < 2, slowest)
+    # One that waits learns of a record as soon as it is there.
+    one = wire.Connection(broker.port, 20)
+    one.produce(TOPIC, {0: wire.batch([b"news"])})
+    began = time.monotonic()
+    answered = sum(bool(poll.receive()) for poll in polls)
+    judge.p.check(f"11: {count} long polls are answered when there is something", answered == count and time.monotonic() - began < 20,
+                  [answered, time.monotonic() - began])
+    for poll in polls:
+        poll.close()
+    one.close()
+    judge.p.figures["long_polls"] = count
+    judge.crowd(11, f"{count} long polls at once")
+
+
+def unread(judge, broker, resident):
+    """11: large answers that nobody reads: their memory is bounded, and whoever doesn't read is cut off when others want it."""
+    before, most = resident(), 0
+    asked = array([b"\x02" + string(TOPIC) + i32(-1)] * 20000) + b"\1"
+    deaf = []
+    for _ in range(20):
+        one = wire.Connection(broker.port, 60)
+        one.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        one.send(DESCRIBE_CONFIGS, 1, asked)
+        deaf.append(one)
+    until = time.monotonic() + 12
+    while time.monotonic() < until:
+        most = max(most, resident() - before)
+        time.sleep(0.05)
+    served_everywhere(judge, "11: 20 large answers that nobody reads")
+    judge.p.figures["unread_answers_mib"] = round(most, 1)
+    judge.p.check("11: large answers that nobody reads take a bounded memory", most < 240, most)
+    # One that reads gets its answer once those are cut off.
+    one, began = wire.Connection(broker.port, 120), time.monotonic()
+    answer = one.call(DESCRIBE_CONFIGS, 1, array([b"\x02" + string(TOPIC) + i32(-1)] * 100) + b"\1")
+    told = struct.unpack_from(">i", answer.data, 4)[0]
+    judge.p.check("11: one who reads is answered, once others are cut off", told == 100 and time.monotonic() - began < 60,
+                  [told, time.monotonic() - began])
+    for one in deaf:
+        one.close()
+    judge.crowd(11, "large answers that nobody reads")
+
+
 def everything(judge, broker, topics, partitions):
     """18: Metadata and DescribeConfigs for all there is. The list says 100,000 topics; so many partitions aren't one broker's, and making
     them takes too long: `topics` topics with `partitions` partitions together it is."""

@@ -9,6 +9,8 @@ use std::rc::Rc;
 use kafka_protocol::messages::join_group_response::JoinGroupResponseMember;
 use kafka_protocol::messages::{JoinGroupRequest, JoinGroupResponse};
 
+use engine::memory::Leases;
+
 use crate::coordinator::requests::{Join, Joined};
 use crate::coordinator::{self, Name, Reply, own};
 use crate::error::{ErrorCode, Malformed};
@@ -17,11 +19,18 @@ use crate::handlers::Answer;
 use crate::schema;
 use crate::shard::Shard;
 
-pub async fn handle(shard: &Rc<Shard>, request: &Request) -> Result<Answer, Malformed> {
+pub async fn handle(
+    shard: &Rc<Shard>,
+    request: &mut Request,
+    memory: &mut Leases,
+) -> Result<Answer, Malformed> {
     let asked: JoinGroupRequest = schema::decode(request, request.version)?;
-    let member = asked.member_id.clone();
+    let member = own(&asked.member_id);
     let join = read(asked, request);
-    let group = join.group.clone();
+    let group = own(&join.group);
+    // The coordinator copies what it keeps: nothing of the frame is left while others are waited for.
+    request.let_go();
+    memory.clear();
     let asked = coordinator::Request::Join(Box::new(join));
     let joined = match shard.ask_coordinator(&group, asked).await {
         Reply::Joined(joined) => *joined,

@@ -153,18 +153,23 @@ pub(crate) fn by_owner<Q>(
 
 /// Answers any request but Produce, which the connection begins by itself.
 /// Each handler's future is allocated for the request: a connection that waits for one takes no memory for it.
-pub async fn dispatch(shard: &Rc<Shard>, request: &Request) -> Result<Answer, Malformed> {
+/// `memory` is what the frame holds. Those that may wait for long, for records or for other members, give it back once they have read the frame and let go of it.
+pub async fn dispatch(
+    shard: &Rc<Shard>,
+    request: &mut Request,
+    memory: &mut Leases,
+) -> Result<Answer, Malformed> {
     match request.api.key {
         ApiKey::Produce => unreachable!("the connection begins Produce by itself"),
-        ApiKey::Fetch => Box::pin(fetch::handle(shard, request)).await,
+        ApiKey::Fetch => Box::pin(fetch::handle(shard, request, memory)).await,
         ApiKey::ListOffsets => Box::pin(list_offsets::handle(shard, request)).await,
         ApiKey::OffsetCommit => Box::pin(offset_commit::handle(shard, request)).await,
         ApiKey::OffsetFetch => Box::pin(offset_fetch::handle(shard, request)).await,
         ApiKey::FindCoordinator => Box::pin(find_coordinator::handle(shard, request)).await,
-        ApiKey::JoinGroup => Box::pin(join_group::handle(shard, request)).await,
+        ApiKey::JoinGroup => Box::pin(join_group::handle(shard, request, memory)).await,
         ApiKey::Heartbeat => Box::pin(heartbeat::handle(shard, request)).await,
         ApiKey::LeaveGroup => Box::pin(leave_group::handle(shard, request)).await,
-        ApiKey::SyncGroup => Box::pin(sync_group::handle(shard, request)).await,
+        ApiKey::SyncGroup => Box::pin(sync_group::handle(shard, request, memory)).await,
         ApiKey::DescribeGroups => Box::pin(describe_groups::handle(shard, request)).await,
         ApiKey::ListGroups => Box::pin(list_groups::handle(shard, request)).await,
         ApiKey::DeleteGroups => Box::pin(delete_groups::handle(shard, request)).await,

@@ -7,22 +7,30 @@ use std::rc::Rc;
 
 use kafka_protocol::messages::{SyncGroupRequest, SyncGroupResponse};
 
+use engine::memory::Leases;
+
 use crate::coordinator::requests::{Membership, Sync, Synced};
-use crate::coordinator::{self, Reply};
+use crate::coordinator::{self, Reply, own};
 use crate::error::{ErrorCode, Malformed};
 use crate::frame::Request;
 use crate::handlers::Answer;
 use crate::schema;
 use crate::shard::Shard;
 
-pub async fn handle(shard: &Rc<Shard>, request: &Request) -> Result<Answer, Malformed> {
+pub async fn handle(
+    shard: &Rc<Shard>,
+    request: &mut Request,
+    memory: &mut Leases,
+) -> Result<Answer, Malformed> {
     let asked: SyncGroupRequest = schema::decode(request, request.version)?;
+    request.let_go();
+    memory.clear();
     let unsaid = asked.protocol_type.is_none() || asked.protocol_name.is_none();
     let reply = if request.version >= 5 && unsaid {
         Synced::error(ErrorCode::InconsistentGroupProtocol)
     } else {
         let sync = read(asked);
-        let group = sync.who.group.clone();
+        let group = own(&sync.who.group);
         let asked = coordinator::Request::Sync(Box::new(sync));
         shard.ask_coordinator(&group, asked).await
     };

@@ -11,22 +11,22 @@ use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::Poll;
+use std::time::Duration;
 
 use bytes::Bytes;
 use engine::batch::whole_batches;
 use engine::memory::Leases;
-use engine::ring::Class;
 use engine::rt::{self, Queue};
 use engine::types::{GroupId, ShardId, TopicId};
 use smallvec::SmallVec;
 
 use crate::error::{ErrorCode, Malformed};
 use crate::frame::Request;
-use crate::handlers::Answer;
 use crate::handlers::produce::wire::Endpoint;
+use crate::handlers::{Answer, memory_for};
 use crate::limits;
 use crate::refusals::Refusals;
-use crate::request::{FetchCall, FetchQuery, FetchReply, ShardReply, ShardRequest};
+use crate::request::{FetchCall, FetchQuery, FetchReply, ShardRequest};
 use crate::shard::Shard;
 
 mod owner;
@@ -85,7 +85,11 @@ struct Part {
     queries: SmallVec<[FetchQuery; 1]>,
 }
 
-pub async fn handle(shard: &Rc<Shard>, request: &Request) -> Result<Answer, Malformed> {
+pub async fn handle(
+    shard: &Rc<Shard>,
+    request: &mut Request,
+    memory: &mut Leases,
+) -> Result<Answer, Malformed> {
     let mut fetch = FetchRequest::read(request)?;
     let by_id = request.version >= 13;
     let context = match shard.sessions.begin(&mut fetch, by_id, rt::now()) {
@@ -99,13 +103,18 @@ pub async fn handle(shard: &Rc<Shard>, request: &Request) -> Result<Answer, Malf
     if !matches!(context, Context::Incremental(_)) {
         fetch.without_repeats(&rt::yield_if_needed).await;
     }
+    // Nothing of the frame is held while it waits.
+    fetch.own();
+    request.let_go();
+    memory.clear();
     let (mut answers, parts) = resolve(shard, request, &fetch).await;
     let max_bytes = (fetch.max_bytes.max(0) as usize)
         .min(limits::FETCH_BYTES)
         .min(shard.config.broker.fetch_max_bytes.max(0) as usize);
     let min_bytes = (fetch.min_bytes.max(0) as usize).min(max_bytes);
     let refused = answers.iter().any(|a| !a.error.is_none());
-    let max_wait_ms = if refused || parts.is_empty() {
+    let polling = shard.fetches.polls(shard, fetch.parts.len());
+    let max_wait_ms = if refused || parts.is_empty() || polling.is_none() {
         0
     } else {
         let most = limits::FETCH_WAIT.as_millis() as u32;
@@ -152,6 +161,7 @@ pub async fn handle(shard: &Rc<Shard>, request: &Request) -> Result<Answer, Malf
             tell(shard, other, missing).await;
         }
     }
+    drop(polling);
     if several {
         trim(&mut answers, max_bytes);
     }
@@ -170,6 +180,11 @@ pub async fn handle(shard: &Rc<Shard>, request: &Request) -> Result<Answer, Malf
     let endpoints = hints(shard, request, &fetch, &mut answers);
     let mut refusals = Refusals::default();
     answers.iter().for_each(|a| refusals.note(a.error.code()));
+    let besides = wire::overhead_bytes(fetch.parts.len());
+    if besides > limits::UNLEASED_PARTITIONS_BYTES {
+        let memory = memory_for(shard, besides).await;
+        held.push(Held::Here { _memory: memory });
+    }
     let pieces = wire::write(
         request,
         ErrorCode::None,
@@ -330,19 +345,20 @@ fn begin(shard: &Rc<Shard>, owner: ShardId, places: SmallVec<[usize; 1]>, call: 
         };
         Box::pin(async move {
             shard.metrics.cross_shard_hops.increment();
-            let request = ShardRequest::Fetch(call);
+            let wait = Duration::from_millis(call.max_wait_ms.into()) + limits::FETCH_ANSWER_WAIT;
+            let question = shard.fetches.ask(id);
+            // Cast, not called: a long poll holds no credit, so that others don't wait behind it.
             let target = usize::from(owner.0);
-            match shard.rpc.call(target, Class::Waiter, request).await {
-                Ok(ShardReply::Fetch(FetchReply { parts, leased })) => {
+            shard.rpc.cast(target, ShardRequest::Fetch(call)).await;
+            match rt::timeout(wait, question.answered()).await {
+                Ok(FetchReply { parts, leased }) => {
                     if !leased {
                         guard.is_over();
                     }
                     (Some(parts), leased.then_some(Held::There { _call: guard }))
                 }
-                _ => {
-                    guard.is_over();
-                    (None, None)
-                }
+                // The guard tells the owner, if it is still there.
+                Err(rt::Elapsed) => (None, None),
             }
         })
     };

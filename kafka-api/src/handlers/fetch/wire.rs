@@ -49,6 +49,16 @@ pub struct FetchPart {
 }
 
 impl FetchRequest {
+    /// Keeps nothing of the frame, and not what a session was to forget.
+    pub fn own(&mut self) {
+        self.forgotten = Vec::new();
+        for topic in &mut self.topics {
+            if !topic.name.is_empty() {
+                topic.name = StrBytes::from_string(topic.name.to_string());
+            }
+        }
+    }
+
     pub fn read(request: &Request) -> Result<FetchRequest, Malformed> {
         let version = request.version;
         let flexible = request.flexible();
@@ -495,6 +505,14 @@ mod tests {
                 .map(|p| (p.index, p.fetch_offset))
                 .collect();
             assert_eq!(offsets, [(3, 100), (1, 0), (0, 5)]);
+            let frame = Bytes::copy_from_slice(&body);
+            let mut held = self::request(version, &frame);
+            let mut kept = FetchRequest::read(&held).unwrap();
+            let whole = held.body.whole().clone();
+            held.let_go();
+            kept.own();
+            assert!(whole.is_unique(), "version {version}");
+            assert_eq!(kept.topics[0].name, read.topics[0].name);
             let forgotten: Vec<_> = read.forgotten.iter().map(|(_, p)| p.clone()).collect();
             assert_eq!(forgotten.is_empty(), version < 7);
             assert!(forgotten.iter().all(|p| *p == [1, 2]));
