@@ -2,8 +2,8 @@
 //!
 //! Topics (type 2), this broker (4, read-only), its loggers (8, read-only), client metrics subscriptions (16) and groups (32); every other type is INVALID_REQUEST. Of topics, groups and subscriptions
 //! everything is listed that Kafka knows; the documentation says of what only the default is taken. Of the broker it is what has an effect, and the defaults of topics. Null, and an empty list of names,
-//! stand for everything. Types and documentation come from version 3 on. An answer ends at
-//! [`limits::DESCRIBED_CONFIGS_BYTES`]: what is asked for beyond that is INVALID_REQUEST.
+//! stand for everything. A resource that is named twice is told twice, as by Kafka. Types and documentation come from version 3 on. An answer ends at
+//! [`limits::DESCRIBED_CONFIGS_BYTES`]: what is asked for beyond that is INVALID_REQUEST. Its memory is taken before it is written, by what such answers take.
 
 use std::rc::Rc;
 
@@ -16,8 +16,8 @@ use kafka_protocol::messages::describe_configs_request::DescribeConfigsResource;
 
 use crate::error::{ErrorCode, Malformed};
 use crate::frame::{Request, finish};
-use crate::handlers::Answer;
 use crate::handlers::incremental_alter_configs::{Failure, invalid};
+use crate::handlers::{Answer, memory_for};
 use crate::limits;
 use crate::refusals::Refusals;
 use crate::schema;
@@ -47,7 +47,9 @@ pub async fn handle(shard: &Rc<Shard>, request: &Request) -> Result<Answer, Malf
         version: request.version,
     };
     let flexible = request.flexible();
-    let mut out = request.answer(1024);
+    let estimate = estimate(&asked).min(limits::DESCRIBED_CONFIGS_BYTES);
+    let mut memory = memory_for(shard, estimate).await;
+    let mut out = request.answer(estimate);
     out.put_i32(0);
     out.put_array(asked.resources.len(), flexible);
     let mut refusals = Refusals::default();
@@ -67,10 +69,32 @@ pub async fn handle(shard: &Rc<Shard>, request: &Request) -> Result<Answer, Malf
     }
     out.put_no_tags(flexible);
     finish(&mut out, 0);
+    for lease in &mut memory {
+        lease.shrink_to(out.len() as u64);
+    }
     Ok(Answer {
         refusals,
-        ..Answer::pieces(vec![out.freeze()])
+        ..Answer::held(out.freeze(), memory)
     })
+}
+
+/// Bytes that an answer takes, about: names, values, their synonyms and documentation are about so long.
+fn estimate(asked: &DescribeConfigsRequest) -> usize {
+    let row = 64
+        + if asked.include_synonyms { 128 } else { 0 }
+        + if asked.include_documentation { 256 } else { 0 };
+    let of = |resource: &DescribeConfigsResource| {
+        let all = match resource.resource_type {
+            TOPIC => 40,
+            BROKER | LOGGER => 200,
+            CLIENT_METRICS | GROUP => 20,
+            _ => 1,
+        };
+        let keys = resource.configuration_keys.as_ref().map_or(0, Vec::len);
+        let rows = if keys == 0 { all } else { keys.min(all) };
+        64 + resource.resource_name.len() + rows * row
+    };
+    256 + asked.resources.iter().map(of).sum::<usize>()
 }
 
 fn describe(shard: &Shard, resource: &DescribeConfigsResource) -> Result<Vec<ConfigRow>, Failure> {

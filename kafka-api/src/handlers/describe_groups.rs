@@ -1,7 +1,8 @@
 //! DescribeGroups, key 15, versions 0-6.
 //!
 //! A group that isn't there is Dead and no error up to version 5, GROUP_ID_NOT_FOUND from 6 on (KIP-1043). From 3 on one may ask what one may do with
-//! a group: everything, as there are no authorizations yet. From 4 on static members have their names.
+//! a group: everything, as there are no authorizations yet. From 4 on static members have their names. A group that is named twice is told twice, as by Kafka; beyond
+//! [`limits::DESCRIBED_GROUPS_BYTES`] of members a group is INVALID_REQUEST.
 
 use std::rc::Rc;
 
@@ -14,6 +15,7 @@ use crate::coordinator::{self, Name, Reply};
 use crate::error::{ErrorCode, Malformed};
 use crate::frame::Request;
 use crate::handlers::Answer;
+use crate::limits;
 use crate::schema;
 use crate::shard::Shard;
 
@@ -26,10 +28,22 @@ pub async fn handle(shard: &Rc<Shard>, request: &Request) -> Result<Answer, Malf
         .include_authorized_operations
         .then_some(ALL_OPERATIONS);
     let mut groups = Vec::with_capacity(asked.groups.len());
+    let mut bytes = 0;
     for group in asked.groups {
+        if bytes > limits::DESCRIBED_GROUPS_BYTES {
+            let refused = Err(ErrorCode::InvalidRequest);
+            groups.push(row(group.0, refused, operations, request.version));
+            continue;
+        }
         let question = coordinator::Request::Describe(group.0.clone());
         let result = match shard.ask_coordinator(&group.0, question).await {
-            Reply::Described(described) => Ok(*described),
+            Reply::Described(described) => {
+                let members = described.members.iter();
+                bytes += members
+                    .map(|m| limits::MEMBER_BYTES + m.metadata.len() + m.assignment.len())
+                    .sum::<usize>();
+                Ok(*described)
+            }
             Reply::Refused(error) => Err(error),
             other => unreachable!("it is not answered with {other:?}"),
         };

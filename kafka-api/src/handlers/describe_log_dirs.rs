@@ -16,7 +16,7 @@ use kafka_protocol::messages::DescribeLogDirsRequest;
 
 use crate::error::{ErrorCode, Malformed};
 use crate::frame::{Request, finish};
-use crate::handlers::{Answer, by_owner};
+use crate::handlers::{Answer, by_owner, memory_for};
 use crate::request::{ShardReply, ShardRequest};
 use crate::schema;
 use crate::shard::Shard;
@@ -70,12 +70,16 @@ pub async fn handle(shard: &Rc<Shard>, request: &Request) -> Result<Answer, Malf
         }
         rt::yield_if_needed().await;
     }
-    let mut out = request.answer(256 + 32 * sizes.values().map(BTreeMap::len).sum::<usize>());
+    let partitions = sizes.values().map(BTreeMap::len).sum::<usize>();
+    let names = sizes.keys().map(|name| name.len() + 8).sum::<usize>();
+    let bytes = 4_096 + names + 24 * partitions;
+    let memory = memory_for(shard, bytes).await;
+    let mut out = request.answer(bytes);
     let disk = shard.groups.disk();
     let directory = &shard.config.broker.data_dir;
     write_body(&mut out, request.version, directory, &sizes, disk);
     finish(&mut out, 0);
-    Ok(Answer::pieces(vec![out.freeze()]))
+    Ok(Answer::held(out.freeze(), memory))
 }
 
 fn write_body(out: &mut BytesMut, version: i16, directory: &str, sizes: &Sizes, disk: DiskState) {

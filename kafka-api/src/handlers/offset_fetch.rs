@@ -5,6 +5,8 @@
 //! once; 9 brings the member of the other kind of group (KIP-848), of which there are none here; from 10 on topics go by id: a topic without one that is known is
 //! UNKNOWN_TOPIC_ID.
 //!
+//! A group that is named twice is told twice, as by Kafka; beyond [`limits::DESCRIBED_GROUPS_BYTES`] of offsets a group is INVALID_REQUEST.
+//!
 //! The request is read by hand: the library doesn't know version 10.
 
 use std::rc::Rc;
@@ -22,6 +24,7 @@ use crate::coordinator::{self, Name, Reply, own};
 use crate::error::{ErrorCode, Malformed};
 use crate::frame::Request;
 use crate::handlers::Answer;
+use crate::limits;
 use crate::shard::Shard;
 use crate::wire::Reader;
 
@@ -133,9 +136,21 @@ fn unknown(partitions: &[i32]) -> Vec<PartitionOffset> {
 pub async fn handle(shard: &Rc<Shard>, request: &Request) -> Result<Answer, Malformed> {
     let asked = OffsetFetchRequest::read(request)?;
     let mut found = Vec::with_capacity(asked.groups.len());
+    let mut bytes = 0;
     for group in asked.groups {
         let name = group.group.clone();
-        found.push((name, of_group(shard, group, request.version).await));
+        let told = if bytes > limits::DESCRIBED_GROUPS_BYTES {
+            Err((ErrorCode::InvalidRequest, Vec::new()))
+        } else {
+            of_group(shard, group, request.version).await
+        };
+        for topic in told.iter().flatten() {
+            let offsets = topic.partitions.iter();
+            bytes += offsets
+                .map(|p| limits::OFFSET_BYTES + p.metadata.len())
+                .sum::<usize>();
+        }
+        found.push((name, told));
     }
     Answer::encode(
         shard,
