@@ -126,9 +126,9 @@ impl Shard {
         let _sweeper = rt::spawn(Queue::Background, async move {
             loop {
                 rt::sleep(limits::SWEEP).await;
-                let pressed = [MemoryClass::Fetch, MemoryClass::Answers]
-                    .iter()
-                    .any(|class| shard.budget.waiting(*class) > 0);
+                let waiting = [MemoryClass::Fetch, MemoryClass::Answers]
+                    .map(|class| shard.budget.waiting(class));
+                let pressed = waiting != [0, 0] || shard.large_answers.waiting() > 0;
                 shard.connections.sweep(shard.idle(), pressed);
             }
         });

@@ -84,6 +84,8 @@ pub const UNLEASED_FETCH_BYTES: usize = 16 << 10;
 pub const UNLEASED_PARTITIONS_BYTES: usize = 1 << 20;
 /// Bytes of any other answer that need no lease.
 pub const UNLEASED_ANSWER_BYTES: usize = 16 << 10;
+/// Answers above this part of their class of memory are very large: one at a time is made and written, and charged half of the class at most.
+pub const SHARE_OF_ANSWERS: u64 = 4;
 /// Bytes of an answer, at most: what would be larger is a defect of ours.
 pub const ANSWER_BYTES: usize = 1 << 30;
 /// A fetch waits this long for memory, then it is answered with nothing; the shorter time when it touches several shards, because it may hold memory of one while it

@@ -98,6 +98,8 @@ pub struct Shard {
     pub(crate) coordinators: groups::Groups,
     pub(crate) producer_ids: crate::handlers::init_producer_id::Block,
     pub(crate) connections: crate::connection::Connections,
+    /// Turns of very large answers.
+    pub(crate) large_answers: crate::sync::Semaphore,
     /// Reads of damaged or unreadable batches, in the log.
     pub(crate) failed_reads: LineLimit,
     news: RefCell<Map<GroupId, Announcement>>,
@@ -128,6 +130,7 @@ impl Shard {
             coordinators: groups::Groups::default(),
             producer_ids: Default::default(),
             connections: Default::default(),
+            large_answers: crate::sync::Semaphore::new(1),
             failed_reads: LineLimit::default(),
             news: RefCell::new(map()),
             telling: Cell::new(false),

@@ -64,6 +64,11 @@ impl Semaphore {
         }))
     }
 
+    /// Those in line.
+    pub fn waiting(&self) -> usize {
+        self.0.line.borrow().len()
+    }
+
     /// Takes a permit, at once if there is one and nobody waits.
     pub async fn take(&self) -> Permit {
         let permits = &self.0;

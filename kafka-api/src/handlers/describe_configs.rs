@@ -69,9 +69,7 @@ pub async fn handle(shard: &Rc<Shard>, request: &Request) -> Result<Answer, Malf
     }
     out.put_no_tags(flexible);
     finish(&mut out, 0);
-    for lease in &mut memory {
-        lease.shrink_to(out.len() as u64);
-    }
+    memory.shrink_to(out.len());
     Ok(Answer {
         refusals,
         ..Answer::held(out.freeze(), memory)

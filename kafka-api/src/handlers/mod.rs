@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use bytes::Bytes;
-use engine::memory::{Leases, MemoryClass};
+use engine::memory::{Lease, Leases, MemoryClass};
 use engine::types::{GroupId, ShardId};
 use kafka_protocol::protocol::Encodable;
 
@@ -12,6 +12,7 @@ use crate::frame::{Request, finish};
 use crate::limits;
 use crate::refusals::{Errors, Refusals};
 use crate::shard::Shard;
+use crate::sync::Permit;
 use crate::versions::ApiKey;
 
 pub mod alter_configs;
@@ -70,10 +71,10 @@ impl Answer {
     }
 
     /// One piece, and the memory that it holds until it is written.
-    pub fn held(piece: Bytes, memory: Leases) -> Answer {
+    pub fn held(piece: Bytes, memory: AnswerMemory) -> Answer {
         let mut held = Vec::new();
-        if !memory.is_empty() {
-            held.push(fetch::Held::Here { _memory: memory });
+        if memory.lease.is_some() {
+            held.push(fetch::Held::Answer { _memory: memory });
         }
         Answer {
             held,
@@ -112,17 +113,41 @@ impl Answer {
     }
 }
 
-/// Waits for the memory of an answer, unless it is a small one. One that is larger than all there is waits until it has all of it, so that there is one
-/// such at a time. Called once for an answer, with no other memory of the class in hand, before its bytes are made.
-pub(crate) async fn memory_for(shard: &Shard, bytes: usize) -> Leases {
-    let mut leases = Leases::new();
-    if bytes > limits::UNLEASED_ANSWER_BYTES {
-        let class = MemoryClass::Answers;
-        let bytes = (bytes as u64).min(shard.budget.cap(class));
-        let lease = shard.budget.take(class, bytes).await;
-        leases.push(lease.expect("no more is asked for than the class has"));
+/// What an answer holds until it is written; nothing if it is small.
+#[derive(Default)]
+pub struct AnswerMemory {
+    lease: Option<Lease>,
+    /// A very large one's turn.
+    _turn: Option<Permit>,
+}
+
+impl AnswerMemory {
+    /// Gives back what turned out not to be needed.
+    pub(crate) fn shrink_to(&mut self, bytes: usize) {
+        if let Some(lease) = &mut self.lease {
+            lease.shrink_to(bytes as u64);
+        }
     }
-    leases
+}
+
+/// Waits for the memory of an answer, unless it is a small one. Very large ones come one at a time and are charged half of the class at most, so that the others
+/// have the rest, however many of them wait and whether they are read or not. Called once for an answer, with no other memory of the class in hand, before
+/// its bytes are made.
+pub(crate) async fn memory_for(shard: &Shard, bytes: usize) -> AnswerMemory {
+    if bytes <= limits::UNLEASED_ANSWER_BYTES {
+        return AnswerMemory::default();
+    }
+    let class = MemoryClass::Answers;
+    let (bytes, cap) = (bytes as u64, shard.budget.cap(class));
+    let turn = match bytes > cap / limits::SHARE_OF_ANSWERS {
+        true => Some(shard.large_answers.take().await),
+        false => None,
+    };
+    let lease = shard.budget.take(class, bytes.min(cap / 2)).await;
+    AnswerMemory {
+        lease: Some(lease.expect("half of the class is not more than it has")),
+        _turn: turn,
+    }
 }
 
 /// Whether a name was seen before, in requests that must not name a thing twice.

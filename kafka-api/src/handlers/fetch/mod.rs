@@ -23,7 +23,7 @@ use smallvec::SmallVec;
 use crate::error::{ErrorCode, Malformed};
 use crate::frame::Request;
 use crate::handlers::produce::wire::Endpoint;
-use crate::handlers::{Answer, memory_for};
+use crate::handlers::{Answer, AnswerMemory, memory_for};
 use crate::limits;
 use crate::refusals::Refusals;
 use crate::request::{FetchCall, FetchQuery, FetchReply, ShardRequest};
@@ -42,8 +42,16 @@ use wire::{FetchRequest, PartAnswer};
 
 /// Memory behind an answer's bytes, given back when they are written.
 pub enum Held {
-    Here { _memory: Leases },
-    There { _call: RemoteCall },
+    Here {
+        _memory: Leases,
+    },
+    There {
+        _call: RemoteCall,
+    },
+    /// Of what an answer takes besides records.
+    Answer {
+        _memory: AnswerMemory,
+    },
 }
 
 /// A fetch at another shard. When it is dropped, that shard is told that nobody wants it any more.
@@ -183,7 +191,7 @@ pub async fn handle(
     let besides = wire::overhead_bytes(fetch.parts.len());
     if besides > limits::UNLEASED_PARTITIONS_BYTES {
         let memory = memory_for(shard, besides).await;
-        held.push(Held::Here { _memory: memory });
+        held.push(Held::Answer { _memory: memory });
     }
     let pieces = wire::write(
         request,
