@@ -3,6 +3,7 @@
 use super::group::State;
 use super::machine::{Coordinator, Turn};
 use super::requests::{Described, Listed};
+use super::timers::Timer;
 use super::{Name, Reply, Token};
 use crate::error::ErrorCode;
 
@@ -39,6 +40,10 @@ impl Coordinator {
                 cx.answer(token, Reply::Deleted(ErrorCode::NonEmptyGroup));
             }
             Some(g) => {
+                // Who was told an id and hasn't joined with it yet is forgotten with the group; who comes while it goes keeps it.
+                for id in g.take_pending() {
+                    cx.timers.cancel(&Timer::Session(g.id.clone(), id));
+                }
                 let mut all: Vec<(Name, i32)> = Vec::new();
                 for (topic, of_topic) in &g.offsets {
                     all.extend(of_topic.keys().map(|p| (topic.clone(), *p)));

@@ -216,6 +216,13 @@ impl Group {
         self.pending.insert(id, ());
     }
 
+    /// Forgets all who were told an id and haven't joined with it.
+    pub fn take_pending(&mut self) -> Vec<Name> {
+        let ids: Vec<Name> = self.pending.drain(..).map(|(id, ())| id).collect();
+        self.bytes -= ids.len() * MEMBER_BYTES;
+        ids
+    }
+
     pub fn remove_pending(&mut self, id: &Name) -> bool {
         let was = self.pending.swap_remove(id).is_some();
         if was {

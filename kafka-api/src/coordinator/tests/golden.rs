@@ -276,3 +276,8 @@ fn commits() {
 fn expiry_and_deletion() {
     golden("expiry_and_deletion");
 }
+
+#[test]
+fn pending_members() {
+    golden("pending_members");
+}
