@@ -450,12 +450,17 @@ fn answer_delay(pressure: f32) -> Duration {
     }
 }
 
-/// Checks the leader epoch that a client believes in (-1: it doesn't say).
+/// Checks the leader epoch that a client believes in.
 pub(crate) fn check_epoch(group: &Group, current_leader_epoch: i32) -> Result<(), ErrorCode> {
-    if current_leader_epoch < 0 {
+    compare_epochs(current_leader_epoch, group.leader_epoch().0)
+}
+
+/// -1 doesn't say; every other number that is none of an epoch is an old one.
+fn compare_epochs(believed: i32, leads: i32) -> Result<(), ErrorCode> {
+    if believed == -1 {
         return Ok(());
     }
-    match current_leader_epoch.cmp(&group.leader_epoch().0) {
+    match believed.cmp(&leads) {
         std::cmp::Ordering::Less => Err(ErrorCode::FencedLeaderEpoch),
         std::cmp::Ordering::Equal => Ok(()),
         std::cmp::Ordering::Greater => Err(ErrorCode::UnknownLeaderEpoch),
@@ -485,6 +490,20 @@ async fn in_time<T>(work: impl Future<Output = Result<T, Refused>>) -> Result<T,
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_epoch_is_old_or_right_or_not_known_yet() {
+        for (believed, want) in [
+            (-1, Ok(())),
+            (-2, Err(ErrorCode::FencedLeaderEpoch)),
+            (i32::MIN, Err(ErrorCode::FencedLeaderEpoch)),
+            (3, Err(ErrorCode::FencedLeaderEpoch)),
+            (4, Ok(())),
+            (5, Err(ErrorCode::UnknownLeaderEpoch)),
+        ] {
+            assert_eq!(compare_epochs(believed, 4), want, "{believed}");
+        }
+    }
 
     #[test]
     fn l6_producers_are_slowed_from_half_full_on_and_never_meet_a_cliff() {

@@ -76,19 +76,23 @@ impl TermTable {
     }
 
     /// The largest epoch ≤ the asked one that the log holds, and the offset where it ends: where the next one begins, or the log's end.
-    /// `None` when the asked epoch is older than anything here or newer than the latest.
+    /// Of one that is older than anything here it is told that it ended where the log's first one begins: who read under it has nothing to take back. `None`
+    /// when the asked epoch is newer than the latest.
     pub fn end_of_epoch(
         &self,
         asked: LeaderEpoch,
         log_end: Offset,
     ) -> Option<(LeaderEpoch, Offset)> {
-        let asked = Term(u64::try_from(asked.0).ok()?);
+        let term = Term(u64::try_from(asked.0).ok()?);
         let latest = self.rows.last()?;
-        if asked > latest.term {
+        if term > latest.term {
             return None;
         }
-        let after = self.rows.partition_point(|r| r.term <= asked);
-        let row = &self.rows[after.checked_sub(1)?];
+        let after = self.rows.partition_point(|r| r.term <= term);
+        let Some(before) = after.checked_sub(1) else {
+            return Some((asked, self.rows[0].start));
+        };
+        let row = &self.rows[before];
         let end = self.rows.get(after).map_or(log_end, |next| next.start);
         Some((row.term.leader_epoch()?, end))
     }
@@ -135,7 +139,7 @@ mod tests {
             t.end_of_epoch(LeaderEpoch(e), Offset(80))
                 .map(|(e, o)| (e.0, o.0))
         };
-        assert_eq!(ask(0), None);
+        assert_eq!(ask(0), Some((0, 0)));
         assert_eq!(ask(1), Some((1, 30)));
         assert_eq!(ask(2), Some((1, 30)));
         assert_eq!(ask(3), Some((3, 30)));
@@ -160,6 +164,9 @@ mod tests {
         t.trim_to(RaftIndex(5));
         assert_eq!(t.rows().len(), 2);
         assert_eq!(t.term_of(RaftIndex(4)), None);
+        // What was trimmed away ended where the rest begins.
+        let old = t.end_of_epoch(LeaderEpoch(2), Offset(80));
+        assert_eq!(old, Some((LeaderEpoch(2), Offset(30))));
         t.trim_to(RaftIndex(100));
         assert_eq!(t.rows().len(), 1);
     }
