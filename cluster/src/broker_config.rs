@@ -217,6 +217,9 @@ pub fn check(config: &BrokerConfig, ops: &[ConfigOp]) -> Result<(), Refused> {
         if ops[..i].iter().any(|earlier| earlier.name == op.name) {
             return malformed(format!("The config {name} is named twice."));
         }
+        if op.op != AlterOp::Delete && op.value.is_none() {
+            return malformed(format!("Null value for {name}."));
+        }
         let Some(row) = rows.iter().find(|row| row.name == op.name) else {
             if op.op == AlterOp::Delete {
                 continue;

@@ -88,8 +88,29 @@ pub fn describe(table: &[Definition], wanted: Option<&[&str]>) -> Vec<ConfigRow>
         .collect()
 }
 
-/// Whether a change leaves everything at its default. `what` names the kind of configuration in messages.
-pub fn check(table: &[Definition], what: &str, ops: &[ConfigOp]) -> Result<(), Refused> {
+/// One kind of them.
+pub struct Kind {
+    table: &'static [Definition],
+    /// As messages name it.
+    what: &'static str,
+    /// What Kafka says to a name that it doesn't know.
+    unknown: Refusal,
+}
+
+pub const GROUPS: Kind = Kind {
+    table: GROUP,
+    what: "group",
+    unknown: Refusal::InvalidConfig,
+};
+
+pub const METRICS: Kind = Kind {
+    table: CLIENT_METRICS,
+    what: "client metrics",
+    unknown: Refusal::InvalidRequest,
+};
+
+/// Whether a change leaves everything at its default.
+pub fn check(kind: &Kind, ops: &[ConfigOp]) -> Result<(), Refused> {
     let invalid = |why: String| Err(Refused::new(Refusal::InvalidConfig, why));
     let malformed = |why: String| Err(Refused::new(Refusal::InvalidRequest, why));
     if ops.len() > CONFIG_OPS {
@@ -106,8 +127,12 @@ pub fn check(table: &[Definition], what: &str, ops: &[ConfigOp]) -> Result<(), R
         let Some(value) = &op.value else {
             return malformed(format!("Null value for {name}."));
         };
-        let Some(d) = table.iter().find(|d| d.name == op.name) else {
-            return invalid(format!("Unknown {what} config name: {name}"));
+        let Some(d) = kind.table.iter().find(|d| d.name == op.name) else {
+            let what = kind.what;
+            return Err(Refused::new(
+                kind.unknown,
+                format!("Unknown {what} config name: {name}"),
+            ));
         };
         let value = parse(d, value)?;
         if op.op != AlterOp::Set || parse(d, d.default).as_ref() != Ok(&value) {
@@ -137,19 +162,22 @@ mod tests {
 
     #[test]
     fn only_defaults_are_taken() {
-        for table in [GROUP, CLIENT_METRICS] {
+        for kind in [GROUPS, METRICS] {
+            let table = kind.table;
             assert!(table.windows(2).all(|p| p[0].name < p[1].name));
             for d in table {
-                assert_eq!(check(table, "x", &[set(d.name, d.default)]), Ok(()));
+                assert_eq!(check(&kind, &[set(d.name, d.default)]), Ok(()));
                 assert!(matches!(d.effect, Effect::Refused(_)), "{}", d.name);
             }
         }
-        let refused = |op| check(GROUP, "group", &[op]).unwrap_err();
+        let refused = |op| check(&GROUPS, &[op]).unwrap_err();
         let e = refused(set("consumer.session.timeout.ms", "50000"));
         assert_eq!(e.refusal, Refusal::InvalidConfig);
         assert!(e.message.contains("45000"), "{}", e.message);
         let unknown = refused(set("nope", "1"));
         assert_eq!(unknown.refusal, Refusal::InvalidConfig);
+        let unknown = check(&METRICS, &[set("nope", "1")]).unwrap_err();
+        assert_eq!(unknown.refusal, Refusal::InvalidRequest);
         let null = ConfigOp {
             value: None,
             ..set("share.isolation.level", "")

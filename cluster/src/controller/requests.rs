@@ -1,6 +1,6 @@
 //! The controller's requests: what clients may ask of it, checked and turned into commands.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use engine::types::{NodeId, TopicId};
 
@@ -93,6 +93,8 @@ impl Controller {
 
     pub async fn create_topic(&self, new: NewTopic) -> Result<CreatedTopic, Refused> {
         topic_name::check(&new.name)?;
+        // First of all, as Kafka does: who wants a topic that is there learns that it is, whatever else is wrong.
+        self.read(|m| m.check_name_is_free(&new.name))?;
         let own = new.configs.iter().map(|(n, v)| (n.as_str(), v.as_deref()));
         let configs = if new.internal {
             topic_config::check_internal(own)?
@@ -100,7 +102,6 @@ impl Controller {
             topic_config::check_overrides(own)?
         };
         let partitions = self.read(|m| {
-            m.check_name_is_free(&new.name)?;
             let partitions = self.placements(m, &new)?;
             m.check_room(&partitions)?;
             Ok::<_, Refused>(partitions)
@@ -160,7 +161,11 @@ impl Controller {
         topic_name::check(&alter.name)?;
         for _ in 0..ALTER_ATTEMPTS {
             let (topic_id, based_on, configs) = self.read(|m| {
-                let topic = m.topic(&alter.name).ok_or_else(|| unknown(&alter.name))?;
+                let Some(topic) = m.topic(&alter.name) else {
+                    // What no topic could take is told first, as Kafka does.
+                    alter.change.apply(&BTreeMap::new())?;
+                    return Err(unknown(&alter.name));
+                };
                 let configs = alter.change.apply(&topic.configs)?;
                 Ok::<_, Refused>((topic.id, topic.config_version, configs))
             })?;

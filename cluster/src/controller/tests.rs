@@ -302,6 +302,51 @@ fn creates_are_refused_as_kafka_does() {
 }
 
 #[test]
+fn who_wants_a_topic_that_is_there_learns_that_first() {
+    let mut f = Fixture::joined();
+    let c = f.controller.clone();
+    f.run(c.create_topic(new_topic("a.b"))).unwrap();
+    let bad = |name: &str| NewTopic {
+        configs: vec![("nope".into(), Some("1".into()))],
+        partitions: 0,
+        ..new_topic(name)
+    };
+    for (name, refusal) in [
+        ("a.b", Refusal::TopicAlreadyExists),
+        ("a_b", Refusal::InvalidTopic),
+        ("b", Refusal::InvalidConfig),
+    ] {
+        let e = f.run(c.create_topic(bad(name))).unwrap_err();
+        assert_eq!(e.refusal, refusal, "{name}");
+    }
+}
+
+#[test]
+fn what_no_topic_could_take_is_told_before_that_the_topic_is_missing() {
+    let mut f = Fixture::joined();
+    let c = f.controller.clone();
+    for (name, value, refusal) in [
+        ("nope", Some("x"), Refusal::InvalidConfig),
+        ("nope", None, Refusal::InvalidRequest),
+        ("nope", Some("1"), Refusal::UnknownTopicOrPartition),
+        ("a b", Some("x"), Refusal::InvalidTopic),
+        ("a b", Some("1"), Refusal::InvalidTopic),
+    ] {
+        let alter = AlterTopic {
+            name: name.into(),
+            change: ConfigChange::Steps(vec![ConfigOp {
+                name: "retention.ms".into(),
+                op: AlterOp::Set,
+                value: value.map(Into::into),
+            }]),
+            validate_only: true,
+        };
+        let e = f.run(c.alter_topic(alter)).unwrap_err();
+        assert_eq!(e.refusal, refusal, "{name} {value:?}");
+    }
+}
+
+#[test]
 fn topics_go_by_name_and_by_id() {
     let mut f = Fixture::joined();
     let c = f.controller.clone();

@@ -227,11 +227,17 @@ pub fn alter(
     if ops.len() > CONFIG_OPS {
         return Err(too_many());
     }
-    let mut altered = overrides.clone();
+    // What is no change at all is told before what can't be changed so, as Kafka does.
     for (i, op) in ops.iter().enumerate() {
         if ops[..i].iter().any(|earlier| earlier.name == op.name) {
             return Err(twice(&op.name));
         }
+        if op.op != AlterOp::Delete && op.value.is_none() {
+            return Err(null(&op.name));
+        }
+    }
+    let mut altered = overrides.clone();
+    for op in ops {
         if op.op == AlterOp::Delete {
             // Also of a name that nobody knows (any more): Kafka takes it, and there is nothing to refuse.
             altered.remove(&op.name);
@@ -365,6 +371,9 @@ pub fn describe(overrides: &BTreeMap<String, String>, wanted: Option<&[&str]>) -
         .collect()
 }
 
+/// Broker configs that are null in Kafka unless somebody sets them, and so no source of a topic's value.
+const UNSET: &[&str] = &["log.flush.interval.ms", "log.roll.jitter.ms", "log.roll.ms"];
+
 /// One row; `own` is what was set, if anything was.
 pub(crate) fn row(d: &Definition, own: Option<&str>) -> ConfigRow {
     let mut synonyms = Vec::with_capacity(2);
@@ -375,7 +384,9 @@ pub(crate) fn row(d: &Definition, own: Option<&str>) -> ConfigRow {
             source: ConfigSource::Topic,
         });
     }
-    if let Some(broker_name) = d.broker_name {
+    if let Some(broker_name) = d.broker_name
+        && !UNSET.contains(&broker_name)
+    {
         synonyms.push(Synonym {
             name: broker_name.to_string(),
             value: Some(d.default.to_string()),

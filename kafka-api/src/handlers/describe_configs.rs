@@ -160,7 +160,8 @@ fn write_resource(
 ) {
     let flexible = wanted.version >= FLEXIBLE_FROM;
     let (code, message, rows) = match rows {
-        Ok(rows) => (0, None, rows.as_slice()),
+        // Not null, as Kafka has it.
+        Ok(rows) => (0, Some(""), rows.as_slice()),
         Err((code, message)) => (*code, Some(message.as_str()), [].as_slice()),
     };
     out.put_i16(code);

@@ -124,9 +124,8 @@ pub(crate) fn change_nothing(
             broker_config::check_loggers(&shard.config.broker, ops).map_err(refused)
         }
         CLIENT_METRICS | GROUP if name.is_empty() => Err(invalid("The resource has no name.")),
-        CLIENT_METRICS => fixed_config::check(fixed_config::CLIENT_METRICS, "client metrics", ops)
-            .map_err(refused),
-        GROUP => fixed_config::check(fixed_config::GROUP, "group", ops).map_err(refused),
+        CLIENT_METRICS => fixed_config::check(&fixed_config::METRICS, ops).map_err(refused),
+        GROUP => fixed_config::check(&fixed_config::GROUPS, ops).map_err(refused),
         other => Err(invalid(format!(
             "Resources of type {other} have no configuration here."
         ))),
@@ -141,7 +140,7 @@ fn row(
         .with_resource_type(resource.resource_type)
         .with_resource_name(resource.resource_name.clone());
     match result {
-        Ok(()) => row,
+        Ok(()) => row.with_error_message(None),
         Err((code, message)) => row
             .with_error_code(code)
             .with_error_message(Some(StrBytes::from_string(message))),
