@@ -3,7 +3,7 @@
 //! Answered from the shard's own copy. Version 0 asks for all topics with an empty list, later ones with null. Topics that are asked for by name and
 //! aren't there are created, if node and client allow it (clients can say no from version 4 on), at most [`limits::AUTO_CREATE_TOPICS`] a
 //! request; a moment is spent on their leaders, so that the client needn't ask again. From 10 on topics have ids, from 12 on they can be
-//! asked for by id. What is named twice is answered once, as in Kafka: a request of a megabyte could else ask for a large topic a hundred thousand times. The answer is
+//! asked for by id, which before is INVALID_REQUEST. What is named twice is answered once, as in Kafka: a request of a megabyte could else ask for a large topic a hundred thousand times. The answer is
 //! written by hand, partition by partition, once there is memory for all of it. Authorized operations are told to who asks for them, from version 8 on, and are all of them: there are no authorizations yet. The controller is told to be the node that is
 //! asked: admin requests are served anywhere.
 
@@ -18,7 +18,8 @@ use cluster::{Refusal, topic_name};
 use engine::rt;
 use engine::types::TopicId;
 use kafka_protocol::messages::metadata_request::MetadataRequestTopic;
-use kafka_protocol::messages::{MetadataRequest, TopicName};
+use kafka_protocol::messages::metadata_response::MetadataResponseTopic;
+use kafka_protocol::messages::{MetadataRequest, MetadataResponse, TopicName};
 use uuid::Uuid;
 
 use crate::error::{ErrorCode, Malformed};
@@ -54,6 +55,14 @@ enum Told {
 pub async fn handle(shard: &Rc<Shard>, request: &Request) -> Result<Answer, Malformed> {
     let version = request.version;
     let asked: MetadataRequest = schema::decode(request, version)?;
+    if (10..12).contains(&version)
+        && let Some(topics) = &asked.topics
+        && topics
+            .iter()
+            .any(|t| !t.topic_id.is_nil() || t.name.is_none())
+    {
+        return Answer::encode(shard, request, &too_early(topics), version).await;
+    }
     let mut told = Vec::new();
     match asked.topics {
         None => told.extend(shard.view.topics().into_iter().map(Told::Topic)),
@@ -105,6 +114,18 @@ pub async fn handle(shard: &Rc<Shard>, request: &Request) -> Result<Answer, Malf
         refusals,
         ..Answer::held(answer, memory)
     })
+}
+
+/// The answer to a question by id in a version that has ids, but asks by name: INVALID_REQUEST for all of it.
+fn too_early(topics: &[MetadataRequestTopic]) -> MetadataResponse {
+    let rows = topics.iter().map(|t| {
+        MetadataResponseTopic::default()
+            // The version's answers have no null names.
+            .with_name(Some(t.name.clone().unwrap_or_default()))
+            .with_topic_id(t.topic_id)
+            .with_error_code(ErrorCode::InvalidRequest.code())
+    });
+    MetadataResponse::default().with_topics(rows.collect())
 }
 
 /// What is asked for, each once, as Kafka answers: one id is enough, and names stand for nothing.
@@ -318,7 +339,11 @@ impl Out {
             }
         }
         if version >= 8 {
-            out.put_i32(self.topic_operations);
+            // Of an id that no topic has there is nothing to tell.
+            out.put_i32(match name {
+                Some(_) => self.topic_operations,
+                None => OPERATIONS_NOT_TOLD,
+            });
         }
         out.put_no_tags(flexible);
     }
@@ -366,12 +391,26 @@ mod tests {
     use bytes::Buf;
     use cluster::metadata::{Change, Partition, Replica, Topic as Placed};
     use engine::types::{NodeId, ReplicaId};
-    use kafka_protocol::messages::{MetadataResponse, ResponseHeader};
-    use kafka_protocol::protocol::{Decodable, HeaderVersion, StrBytes};
+    use kafka_protocol::messages::ResponseHeader;
+    use kafka_protocol::protocol::{Decodable, Encodable, HeaderVersion, StrBytes};
     use proptest::prelude::*;
 
     fn name(n: &str) -> TopicName {
         StrBytes::from_string(n.to_string()).into()
+    }
+
+    #[test]
+    fn ids_before_their_version_are_refused_with_all_that_is_asked() {
+        for version in 10..12 {
+            let named = MetadataRequestTopic::default().with_name(Some(name("t")));
+            let by_id = MetadataRequestTopic::default()
+                .with_topic_id(Uuid::from_u128(5))
+                .with_name(None);
+            let response = too_early(&[named, by_id]);
+            assert!(response.topics.iter().all(|t| t.error_code == 42));
+            let mut out = BytesMut::new();
+            response.encode(&mut out, version).unwrap();
+        }
     }
 
     #[test]
