@@ -3,7 +3,7 @@
 //! Lists exactly [`crate::versions::TABLE`], without what is hidden there; no supported or finalized features (so clients use none), features epoch unknown. An unknown version
 //! is answered as version 0 with UNSUPPORTED_VERSION and the table (KIP-511). From 3 on the client's software name and version must look like
 //! ones, else INVALID_REQUEST; version 5 may say which cluster and node the client thinks it talks to, and another one is told
-//! REBOOTSTRAP_REQUIRED (KIP-1242). The response header is version 0 always.
+//! REBOOTSTRAP_REQUIRED (KIP-1242), one without the other INVALID_REQUEST. The response header is version 0 always.
 
 use std::rc::Rc;
 
@@ -49,8 +49,10 @@ fn check(request: &Request, cluster_id: Option<&str>, node: i32) -> Result<Error
     if request.version >= 5 {
         let wanted_cluster = r.nullable_string(true)?;
         let wanted_node = r.i32()?;
+        if wanted_cluster.is_some() != (wanted_node != -1) {
+            return Ok(ErrorCode::InvalidRequest);
+        }
         if let Some(wanted) = wanted_cluster
-            && wanted_node >= 0
             && (cluster_id.is_some_and(|id| id != &*wanted) || wanted_node != node)
         {
             return Ok(ErrorCode::RebootstrapRequired);
@@ -178,8 +180,9 @@ mod tests {
             (Some("this-one"), 1, ErrorCode::None),
             (Some("another"), 1, ErrorCode::RebootstrapRequired),
             (Some("this-one"), 2, ErrorCode::RebootstrapRequired),
-            (Some("another"), -1, ErrorCode::None),
-            (None, 2, ErrorCode::None),
+            (Some("another"), -1, ErrorCode::InvalidRequest),
+            (None, 2, ErrorCode::InvalidRequest),
+            (None, 1, ErrorCode::InvalidRequest),
         ] {
             assert_eq!(check(5, body("a", "1", Some(cluster), node)), want);
         }

@@ -6,7 +6,7 @@
 //!
 //! With a transactional id, which isn't served yet: TRANSACTIONAL_ID_AUTHORIZATION_FAILED, at once. It is the one code that Java, librdkafka
 //! and franz-go all take as fatal here; librdkafka tries again for ever on UNSUPPORTED_VERSION and most others. An empty transactional id
-//! is INVALID_REQUEST.
+//! is INVALID_REQUEST, and so is an id without its epoch, or the other way round.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -53,11 +53,19 @@ impl Block {
 pub async fn handle(shard: &Rc<Shard>, request: &Request) -> Result<Answer, Malformed> {
     let asked: InitProducerIdRequest = schema::decode(request, request.version)?;
     let result = match &asked.transactional_id {
+        _ if half_known(asked.producer_id.0, asked.producer_epoch) => {
+            Err(ErrorCode::InvalidRequest)
+        }
         Some(id) if id.is_empty() => Err(ErrorCode::InvalidRequest),
         Some(_) => Err(ErrorCode::TransactionalIdAuthorizationFailed),
         None => new_id(shard).await,
     };
     Answer::encode(shard, request, &response(result), request.version).await
+}
+
+/// Whether one of the two that a producer goes on with is missing.
+fn half_known(id: i64, epoch: i16) -> bool {
+    (id == -1) != (epoch == -1)
 }
 
 async fn new_id(shard: &Rc<Shard>) -> Result<i64, ErrorCode> {
@@ -109,6 +117,13 @@ mod tests {
         assert_eq!(block.take(), Some(1_000));
         assert_eq!(block.take(), Some(1_001));
         assert_eq!(block.take(), None);
+    }
+
+    #[test]
+    fn who_goes_on_says_id_and_epoch() {
+        for (id, epoch, half) in [(-1, -1, false), (7, 0, false), (7, -1, true), (-1, 0, true)] {
+            assert_eq!(half_known(id, epoch), half, "{id} {epoch}");
+        }
     }
 
     #[test]
