@@ -74,8 +74,12 @@ pub async fn check(
     rules: Rules<'_>,
     pause: &impl AsyncFn(),
 ) -> Result<Batch, Refusal> {
+    // In Kafka's order: of several things that are wrong, clients are told the same one.
     let (header, bytes) = one_batch(records)?;
-    let codec = check_header(&header, rules)?;
+    check_zstd(Codec::from_attributes(header.attributes), rules.zstd)?;
+    if header.base_offset.0 != 0 {
+        return invalid("A produced batch's base offset is 0.");
+    }
     if bytes.len() > rules.config.max_message_bytes as usize {
         return refuse(
             ErrorCode::MessageTooLarge,
@@ -87,6 +91,7 @@ pub async fn check(
         );
     }
     check_crc(&header, &bytes, pause).await?;
+    let codec = check_header(&header)?;
     let found = check_records(&header, &bytes, codec, rules, pause).await?;
     let batch = rewrite(header, bytes, codec, found, rules, pause).await?;
     if batch.bytes.len() > rules.config.segment_bytes as usize {
@@ -96,6 +101,22 @@ pub async fn check(
         );
     }
     Ok(batch)
+}
+
+/// Whether they are one batch at all, and in a codec that the request's version knows.
+pub fn shape(records: Option<Bytes>, zstd: bool) -> Result<(), Refusal> {
+    let (header, _) = one_batch(records)?;
+    check_zstd(Codec::from_attributes(header.attributes), zstd)
+}
+
+fn check_zstd(codec: Option<Codec>, zstd: bool) -> Result<(), Refusal> {
+    if codec == Some(Codec::Zstd) && !zstd {
+        return refuse(
+            ErrorCode::UnsupportedCompressionType,
+            "zstd needs version 7 of Produce.",
+        );
+    }
+    Ok(())
 }
 
 fn one_batch(records: Option<Bytes>) -> Result<(BatchHeader, Bytes), Refusal> {
@@ -118,7 +139,7 @@ fn one_batch(records: Option<Bytes>) -> Result<(BatchHeader, Bytes), Refusal> {
     Ok((header, bytes))
 }
 
-fn check_header(header: &BatchHeader, rules: Rules<'_>) -> Result<Codec, Refusal> {
+fn check_header(header: &BatchHeader) -> Result<Codec, Refusal> {
     const KNOWN: i16 = ATTRIBUTE_CODEC_MASK
         | ATTRIBUTE_LOG_APPEND_TIME
         | ATTRIBUTE_TRANSACTIONAL
@@ -127,12 +148,6 @@ fn check_header(header: &BatchHeader, rules: Rules<'_>) -> Result<Codec, Refusal
     let Some(codec) = Codec::from_attributes(header.attributes) else {
         return invalid("The batch's codec is unknown.");
     };
-    if codec == Codec::Zstd && !rules.zstd {
-        return refuse(
-            ErrorCode::UnsupportedCompressionType,
-            "zstd needs version 7 of Produce.",
-        );
-    }
     if header.is_control() {
         return invalid("Clients do not write control batches.");
     }
@@ -141,9 +156,6 @@ fn check_header(header: &BatchHeader, rules: Rules<'_>) -> Result<Codec, Refusal
     }
     if header.attributes & ATTRIBUTE_DELETE_HORIZON != 0 || header.attributes & !KNOWN != 0 {
         return invalid("The batch has attributes that clients do not set.");
-    }
-    if header.base_offset.0 != 0 {
-        return invalid("A produced batch's base offset is 0.");
     }
     if header.record_count <= 0
         || i64::from(header.last_offset_delta) + 1 != i64::from(header.record_count)
@@ -463,6 +475,41 @@ mod tests {
         let mut negative = good.to_vec();
         negative[8..12].copy_from_slice(&(-5i32).to_be_bytes());
         assert_eq!(code(&config, negative.into()), ErrorCode::CorruptMessage);
+    }
+
+    #[test]
+    fn what_is_no_batch_is_known_before_anything_else() {
+        let good = batch(Codec::Zstd, 3, 10, NOW);
+        let told = |records, zstd| shape(records, zstd).map_err(|r| r.code);
+        assert_eq!(told(Some(good.clone()), true), Ok(()));
+        let newer = Err(ErrorCode::UnsupportedCompressionType);
+        assert_eq!(told(Some(good.clone()), false), newer);
+        assert_eq!(told(None, true), Err(ErrorCode::InvalidRecord));
+        let two = Bytes::from([&good[..], &good[..]].concat());
+        assert_eq!(told(Some(two), true), Err(ErrorCode::InvalidRecord));
+        // The rest is looked at later.
+        let mut flipped = good.to_vec();
+        *flipped.last_mut().unwrap() ^= 1;
+        assert_eq!(told(Some(flipped.into()), true), Ok(()));
+    }
+
+    #[test]
+    fn of_several_faults_the_first_is_told() {
+        let good = batch(Codec::None, 3, 100, NOW);
+        let mut config = TopicConfig::default();
+        let miscounted = patched(&good, 57, &4i32.to_be_bytes());
+        assert_eq!(code(&config, miscounted.clone()), ErrorCode::InvalidRecord);
+        config.max_message_bytes = 100;
+        assert_eq!(
+            code(&config, miscounted.clone()),
+            ErrorCode::MessageTooLarge
+        );
+        let displaced = patched(&miscounted, 0, &7i64.to_be_bytes());
+        assert_eq!(code(&config, displaced), ErrorCode::InvalidRecord);
+        config.max_message_bytes = 1 << 20;
+        let mut corrupt = miscounted.to_vec();
+        *corrupt.last_mut().unwrap() ^= 1;
+        assert_eq!(code(&config, corrupt.into()), ErrorCode::CorruptMessage);
     }
 
     #[test]

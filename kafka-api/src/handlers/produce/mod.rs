@@ -51,6 +51,8 @@ pub struct Pending {
     remote: SmallVec<[Remote; 1]>,
     timeout: Duration,
     acks: Acks,
+    /// Whether the client's acks are any; else nothing is appended.
+    acks_are_known: bool,
 }
 
 /// Batches in a log of this shard whose commits are awaited, by their place in the request.
@@ -82,18 +84,12 @@ pub async fn begin(shard: &Rc<Shard>, request: Request) -> Result<Pending, Malfo
         local: SmallVec::new(),
         remote: SmallVec::new(),
         timeout: Duration::from_millis(timeout_ms.max(0) as u64).min(limits::PRODUCE_WAIT),
-        acks: Acks::All,
-    };
-    pending.acks = match acks {
-        0 => Acks::None,
-        1 => Acks::Leader,
-        -1 => Acks::All,
-        _ => {
-            let refused = PartAnswer::error(ErrorCode::InvalidRequiredAcks);
-            pending.answers = SmallVec::from_elem(refused, count);
-            pending.parts = parts;
-            return Ok(pending);
-        }
+        acks: match acks {
+            0 => Acks::None,
+            1 => Acks::Leader,
+            _ => Acks::All,
+        },
+        acks_are_known: (-1..=1).contains(&acks),
     };
     let mut calls: SmallVec<[Call; 1]> = SmallVec::new();
     let mut at = 0;
@@ -169,6 +165,14 @@ async fn begin_part(
     };
     let group = topic.group(index);
     pending.groups[place] = Some(group);
+    let zstd = pending.request.version >= 7;
+    if !pending.acks_are_known {
+        // What isn't there or is no batch at all is told first, as Kafka does.
+        return match validate::shape(records, zstd) {
+            Ok(()) => PartAnswer::error(ErrorCode::InvalidRequiredAcks),
+            Err(refusal) => refused(refusal),
+        };
+    }
     if !partition.replicas.iter().any(|r| r.node == shard.node) {
         return PartAnswer::error(ErrorCode::NotLeaderOrFollower);
     }
@@ -180,7 +184,7 @@ async fn begin_part(
         config: &topic.config,
         budget: &shard.budget,
         now_ms: rt::wall_clock_ms(),
-        zstd: pending.request.version >= 7,
+        zstd,
         keys: false,
     };
     let batch = match validate::check(records, rules, &async || rt::yield_if_needed().await).await {
