@@ -171,7 +171,8 @@ pub async fn handle(
     }
     drop(polling);
     if several {
-        trim(&mut answers, max_bytes);
+        let most = fetch.parts.iter().map(|p| p.max_bytes.max(0) as usize);
+        trim(&mut answers, most, max_bytes);
     }
     let session = match &context {
         Context::Alone => 0,
@@ -282,7 +283,8 @@ async fn resolve(
                         let query = FetchQuery {
                             group,
                             offset: part.fetch_offset,
-                            current_leader_epoch: part.current_leader_epoch,
+                            // Unlike elsewhere, every negative one says nothing.
+                            current_leader_epoch: part.current_leader_epoch.max(-1),
                             last_fetched_epoch: part.last_fetched_epoch,
                             max_bytes: part.max_bytes.max(0) as usize,
                         };
@@ -428,12 +430,18 @@ fn fill(
     bytes
 }
 
-/// Cuts what several shards gave to `max_bytes` together, whole batches in the client's order; the first batch stays whatever its size.
-fn trim(answers: &mut [PartAnswer], max_bytes: usize) {
-    let mut total = 0;
-    for answer in answers {
+/// Cuts what several shards gave to `max_bytes` together, whole batches in the client's order; the first batch stays whatever its size. Each shard let its first partition with data
+/// go beyond what is asked for of it (`most`); of the whole answer only the first may.
+fn trim(answers: &mut [PartAnswer], most: impl Iterator<Item = usize>, max_bytes: usize) {
+    let mut total = 0usize;
+    for (answer, most) in answers.iter_mut().zip(most) {
+        let limit = if total == 0 {
+            max_bytes
+        } else {
+            max_bytes.min(total.saturating_add(most))
+        };
         let bytes = answer.record_bytes();
-        if total + bytes <= max_bytes {
+        if total + bytes <= limit {
             total += bytes;
             continue;
         }
@@ -441,7 +449,7 @@ fn trim(answers: &mut [PartAnswer], max_bytes: usize) {
         'pieces: for piece in answer.records.drain(..) {
             let mut end = 0;
             for (header, _) in whole_batches(&piece) {
-                if total > 0 && total + header.total_bytes > max_bytes {
+                if total > 0 && total + header.total_bytes > limit {
                     kept.push(piece.slice(..end));
                     break 'pieces;
                 }
@@ -477,13 +485,19 @@ mod tests {
             part(&[]),
             part(std::slice::from_ref(&b)),
         ];
-        trim(&mut all, 250);
+        trim(&mut all, [1000; 3].into_iter(), 250);
         let sizes: Vec<_> = all.iter().map(PartAnswer::record_bytes).collect();
         assert_eq!(sizes, [200, 0, 0]);
         // The first batch stays, whatever the limit.
-        let mut all = [part(&[]), part(&[two]), part(&[b])];
-        trim(&mut all, 10);
+        let mut all = [part(&[]), part(&[two]), part(std::slice::from_ref(&b))];
+        trim(&mut all, [1000; 3].into_iter(), 10);
         let sizes: Vec<_> = all.iter().map(PartAnswer::record_bytes).collect();
         assert_eq!(sizes, [0, 100, 0]);
+        // Behind the first partition with data a partition's own limit binds as well.
+        let two = Bytes::from([&b[..], &b[..]].concat());
+        let mut all = [part(std::slice::from_ref(&two)), part(&[two]), part(&[b])];
+        trim(&mut all, [1, 150, 99].into_iter(), 1000);
+        let sizes: Vec<_> = all.iter().map(PartAnswer::record_bytes).collect();
+        assert_eq!(sizes, [200, 100, 0]);
     }
 }

@@ -241,8 +241,8 @@ fn look(shard: &Shard, query: &FetchQuery, total: usize, max_bytes: usize) -> Sl
     match group.log().read(offset, most, bound) {
         Read::Ready(batches) => {
             let bytes: usize = batches.iter().map(|b| b.len()).sum();
-            // The first batch comes whole, which only the first partition with data may rely on.
-            if total == 0 || bytes <= room {
+            // The first batch comes whole, which only the first partition with data may rely on: behind it both limits bind.
+            if total == 0 || bytes <= most {
                 (slot.bytes, slot.ready) = (bytes, bytes);
                 slot.answer.records = batches.into();
             }
@@ -348,7 +348,8 @@ async fn read(shard: &Shard, call: &FetchCall, slots: &mut [Slot]) {
         let (patience, largest) = if total == 0 {
             (patience(call), usize::MAX)
         } else {
-            (Patience::Never, call.max_bytes.saturating_sub(total))
+            let room = call.max_bytes.saturating_sub(total);
+            (Patience::Never, room.min(query.max_bytes))
         };
         let batches = match read.run(patience, largest).await {
             Ok(batches) => batches,
