@@ -19,7 +19,7 @@ use raftgroup::{CommitWait, ProduceError};
 
 use crate::error::{ErrorCode, Malformed};
 use crate::frame::Request;
-use crate::handlers::{Answer, by_owner};
+use crate::handlers::{Answer, by_owner, with_rows};
 use crate::limits;
 use crate::request::{ShardReply, ShardRequest, TrimCall, TrimQuery};
 use crate::schema;
@@ -85,7 +85,8 @@ fn response(
     answers: &[Result<i64, ErrorCode>],
 ) -> DeleteRecordsResponse {
     let mut answers = answers.iter();
-    let topics = asked.topics.iter().map(|topic| {
+    let topics = with_rows(&asked.topics, |t| t.partitions.is_empty());
+    let topics = topics.map(|topic| {
         let partitions = topic.partitions.iter().zip(&mut answers).map(|(part, a)| {
             let row =
                 DeleteRecordsPartitionResult::default().with_partition_index(part.partition_index);
@@ -161,9 +162,11 @@ mod tests {
         let asked = DeleteRecordsRequest::default().with_topics(vec![
             DeleteRecordsTopic::default()
                 .with_partitions(vec![DeleteRecordsPartition::default(); 2]),
+            DeleteRecordsTopic::default(),
         ]);
         for version in 0..=2 {
             let response = response(&asked, &[Ok(7), Err(ErrorCode::OffsetOutOfRange)]);
+            assert_eq!(response.topics.len(), 1, "not the one without partitions");
             let parts = &response.topics[0].partitions;
             assert_eq!((parts[0].low_watermark, parts[0].error_code), (7, 0));
             assert_eq!((parts[1].low_watermark, parts[1].error_code), (-1, 1));

@@ -25,7 +25,7 @@ use raftgroup::Group;
 use crate::codec::Codec;
 use crate::error::{ErrorCode, Malformed};
 use crate::frame::Request;
-use crate::handlers::{Answer, by_owner};
+use crate::handlers::{Answer, by_owner, with_rows};
 use crate::records;
 use crate::request::{OffsetAnswer, OffsetQuery, ShardReply, ShardRequest};
 use crate::schema;
@@ -102,7 +102,8 @@ fn response(
     version: i16,
 ) -> ListOffsetsResponse {
     let mut answers = answers.iter();
-    let topics = asked.topics.iter().map(|topic| {
+    let topics = with_rows(&asked.topics, |t| t.partitions.is_empty());
+    let topics = topics.map(|topic| {
         let partitions = topic.partitions.iter().zip(&mut answers).map(|(part, a)| {
             let error = match a.error {
                 ErrorCode::OffsetNotAvailable if version < 5 => ErrorCode::LeaderNotAvailable,
@@ -385,6 +386,7 @@ mod tests {
             ListOffsetsTopic::default()
                 .with_name(StrBytes::from_static_str("t").into())
                 .with_partitions(vec![ListOffsetsPartition::default(); 2]),
+            ListOffsetsTopic::default(),
         ]);
         let answers = [
             OffsetAnswer {
@@ -397,6 +399,7 @@ mod tests {
         ];
         for version in 1..=11 {
             let response = response(&asked, &answers, version);
+            assert_eq!(response.topics.len(), 1, "not the one without partitions");
             let code = response.topics[0].partitions[1].error_code;
             assert_eq!(code, if version < 5 { 5 } else { 78 });
             let mut out = bytes::BytesMut::new();

@@ -158,6 +158,11 @@ pub(crate) fn repeated<'a, T: Ord + 'a>(
     names.filter(|n| !seen.insert(*n)).collect()
 }
 
+/// The topics that an answer has rows for: one without partitions is left out, as Kafka does with these keys.
+pub(crate) fn with_rows<T>(topics: &[T], empty: impl Fn(&T) -> bool) -> impl Iterator<Item = &T> {
+    topics.iter().filter(move |t| !empty(t))
+}
+
 /// Sorts queries by the shard that owns their groups, each with its place in the answer.
 pub(crate) fn by_owner<Q>(
     shard: &Shard,

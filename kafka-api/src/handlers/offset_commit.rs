@@ -99,7 +99,15 @@ impl OffsetCommitRequest {
 }
 
 pub async fn handle(shard: &Rc<Shard>, request: &Request) -> Result<Answer, Malformed> {
-    let asked = OffsetCommitRequest::read(request)?;
+    let mut asked = OffsetCommitRequest::read(request)?;
+    // A topic that is there has no row without partitions; one that isn't has its row, as in Kafka.
+    asked.topics.retain(|t| {
+        let is_there = match request.version {
+            10.. => shard.view.topic_by_id(TopicId(t.id)).is_some(),
+            _ => shard.view.topic(&t.name).is_some(),
+        };
+        !t.partitions.is_empty() || !is_there
+    });
     let mut answers = Vec::new();
     let mut places = Vec::new();
     let mut offsets = Vec::new();

@@ -19,7 +19,12 @@ use crate::schema;
 use crate::shard::Shard;
 
 pub async fn handle(shard: &Rc<Shard>, request: &Request) -> Result<Answer, Malformed> {
-    let asked: OffsetDeleteRequest = schema::decode(request, request.version)?;
+    let mut asked: OffsetDeleteRequest = schema::decode(request, request.version)?;
+    // A topic that is there has no row without partitions; one that isn't has its row, as in Kafka.
+    let is_there = |name: &str| shard.view.topic(name).is_some();
+    asked
+        .topics
+        .retain(|t| !t.partitions.is_empty() || !is_there(&t.name));
     let mut answers = Vec::new();
     let mut places = Vec::new();
     let mut partitions = Vec::new();

@@ -272,9 +272,11 @@ pub fn write(
         out.tail.put_i16(error.code());
         out.tail.put_i32(session);
     }
-    out.tail.put_array(topics.len(), flexible);
+    // A topic without partitions is left out, as Kafka does.
+    let topics = || topics.iter().filter(|t| t.parts > 0);
+    out.tail.put_array(topics().count(), flexible);
     let mut both = parts.iter().zip(answers);
-    for topic in topics {
+    for topic in topics() {
         if version >= 13 {
             out.tail.put_slice(topic.id.as_bytes());
         } else {
@@ -444,6 +446,7 @@ mod tests {
             .with_topics(vec![
                 topic("orders", 7, vec![part(3, 100), part(1, 0)]),
                 topic("b", 8, vec![part(0, 5)]),
+                topic("empty", 9, vec![]),
             ]);
         let r = if version >= 7 {
             let forgotten = m::fetch_request::ForgottenTopic::default().with_partitions(vec![1, 2]);
@@ -498,7 +501,7 @@ mod tests {
                 (500, 1, 1 << 24)
             );
             let shape: Vec<_> = read.topics.iter().map(|t| t.parts).collect();
-            assert_eq!(shape, [2, 1]);
+            assert_eq!(shape, [2, 1, 0]);
             let offsets: Vec<_> = read
                 .parts
                 .iter()
@@ -591,6 +594,7 @@ mod tests {
                 let got = m::FetchResponse::decode(&mut bytes, version).unwrap();
                 assert!(bytes.is_empty(), "version {version}");
                 assert_eq!(got.session_id, if version >= 7 { 77 } else { 0 });
+                assert_eq!(got.responses.len(), 2, "not the one without partitions");
                 let parts = &got.responses[0].partitions;
                 assert_eq!(parts[0].partition_index, 3);
                 assert_eq!(parts[0].high_watermark, 200);

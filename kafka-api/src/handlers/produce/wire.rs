@@ -140,9 +140,11 @@ pub fn write(
     let flexible = request.flexible();
     let names: usize = topics.iter().map(|t| t.name.len() + 24).sum();
     let mut out = request.answer(names + 48 * parts.len() + 16);
-    out.put_array(topics.len(), flexible);
+    // A topic without partitions is left out, as Kafka does.
+    let topics = || topics.iter().filter(|t| t.parts > 0);
+    out.put_array(topics().count(), flexible);
     let mut at = 0;
-    for topic in topics {
+    for topic in topics() {
         if version >= 13 {
             out.put_slice(topic.id.as_bytes());
         } else {
@@ -350,7 +352,8 @@ mod tests {
             assert_eq!(header.correlation_id, 42);
             let got = m::ProduceResponse::decode(&mut bytes, version).unwrap();
             assert!(bytes.is_empty(), "version {version}");
-            assert_eq!(got.responses.len(), 3);
+            // Not the one without partitions.
+            assert_eq!(got.responses.len(), 2);
             let one = &got.responses[0].partition_responses;
             assert_eq!((one[0].index, one[0].base_offset), (3, 100));
             assert_eq!(one[0].log_append_time_ms, 5);
