@@ -42,7 +42,9 @@ pub async fn handle(shard: &Rc<Shard>, request: &Request) -> Result<Answer, Malf
         if result.is_ok() && !asked.validate_only {
             metadata::wait_for_leaders(shard, &name).await;
         }
-        let row = CreatableTopicResult::default().with_name(name);
+        let row = CreatableTopicResult::default()
+            .with_name(name)
+            .with_error_message(None);
         topics.push(match result {
             Ok(created) => created_row(row, created, request.version),
             Err((code, message)) => row

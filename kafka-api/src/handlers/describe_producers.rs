@@ -14,6 +14,7 @@ use kafka_protocol::messages::describe_producers_response::{
     PartitionResponse, ProducerState, TopicResponse,
 };
 use kafka_protocol::messages::{DescribeProducersRequest, DescribeProducersResponse};
+use kafka_protocol::protocol::StrBytes;
 use raftgroup::ActiveProducer;
 
 use crate::error::{ErrorCode, Malformed};
@@ -86,7 +87,9 @@ fn response(asked: &DescribeProducersRequest, answers: Vec<Told>) -> DescribePro
                 .with_error_message(None);
             match told {
                 Ok(active) => row.with_active_producers(active.iter().map(state).collect()),
-                Err(code) => row.with_error_code(code.code()),
+                Err(code) => row
+                    .with_error_code(code.code())
+                    .with_error_message(Some(StrBytes::from_static_str(message(code)))),
             }
         });
         TopicResponse::default()
@@ -94,6 +97,16 @@ fn response(asked: &DescribeProducersRequest, answers: Vec<Told>) -> DescribePro
             .with_partitions(partitions.collect())
     });
     DescribeProducersResponse::default().with_topics(topics.collect())
+}
+
+fn message(code: ErrorCode) -> &'static str {
+    match code {
+        ErrorCode::UnknownTopicOrPartition => "There is no such partition.",
+        ErrorCode::InvalidTopic => "No topic can have this name.",
+        ErrorCode::NotLeaderOrFollower => "Another broker leads the partition.",
+        ErrorCode::InvalidRequest => "That is too much for one answer; ask for fewer partitions.",
+        _ => "The partition can't be read.",
+    }
 }
 
 fn state(p: &ActiveProducer) -> ProducerState {
