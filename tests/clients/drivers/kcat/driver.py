@@ -1,6 +1,5 @@
 """The driver of kcat: a command line a time, its output read as JSON."""
 
-import itertools
 import json
 import pathlib
 import re
@@ -52,9 +51,7 @@ class Driver:
 
     def do_produce(self, topic, partition, codec, records):
         """Headers, and whether an empty text is null, are said once for a call."""
-        def call(r):
-            return r["h"], None in (r["k"], r["v"])
-        for (headers, nulls), some in itertools.groupby(records, call):
+        for headers, nulls, some in calls(records):
             args = ["-P", "-t", topic, "-p", partition, "-z", codec, "-D", MESSAGE_END, "-K", KEY_END,
                     "-X", "linger.ms=100", "-X", "enable.idempotence=true"]
             for name, value in headers:
@@ -142,6 +139,21 @@ class Driver:
 
     def admin_describe_cluster(self):
         return len(json.loads(kcat(*self.base, "-L", "-J"))["brokers"])
+
+
+def calls(records):
+    """(headers, whether an empty text is null, records) for each call: as many records at once as agree about both."""
+    at = 0
+    while at < len(records):
+        headers, nulls, some = records[at]["h"], None, []
+        for r in records[at:]:
+            wants = True if None in (r["k"], r["v"]) else False if "" in (r["k"], r["v"]) else None
+            if r["h"] != headers or None not in (wants, nulls) and wants != nulls:
+                break
+            nulls = wants if nulls is None else nulls
+            some.append(r)
+        yield headers, bool(nulls), some
+        at += len(some)
 
 
 def messages_of(stream):
