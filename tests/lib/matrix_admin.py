@@ -20,6 +20,7 @@ def calls(row):
         """`check` looks at the answer and at the broker; `instead` does for the client what it can't."""
         try:
             if which in offered:
+                must(f"admin:{which}" not in row.limits, f"{which}: listed as absent, and it is there")
                 answer = row.driver.admin(which, **arguments)
                 # A Kafka learns of its own changes a moment after it has acknowledged them.
                 try:
