@@ -1,10 +1,4 @@
-//! The log over the real runtime and a real directory: what is durable comes back, from memory, from segments, after every kind of start.
-#![cfg(not(tailrace_sim))]
-#![allow(
-    clippy::disallowed_types,
-    clippy::disallowed_methods,
-    reason = "the test hands recovered parts from one thread to the others, and makes its own directories"
-)]
+//! What the tests of the log on a real disk have in common: starts in processes of their own, and what is done in one.
 
 use std::cell::Cell;
 use std::future::{Future, poll_fn};
@@ -29,7 +23,7 @@ use engine::types::*;
 use uuid::Uuid;
 
 /// Says that everything committed is applied.
-struct Applied(ShardLog);
+pub struct Applied(ShardLog);
 
 impl StateSource for Applied {
     fn capture(&self, id: ReplicaId) -> Captured {
@@ -45,7 +39,7 @@ impl StateSource for Applied {
 }
 
 /// The same, and each answer takes so much of the shard's time. Counts the answers between two turns of another task.
-struct Slow {
+pub struct Slow {
     applied: Applied,
     /// Slices of preparing, three for each capture.
     prepared: Cell<usize>,
@@ -54,7 +48,7 @@ struct Slow {
     most: Cell<usize>,
 }
 
-const ANSWER: Duration = Duration::from_micros(40);
+pub const ANSWER: Duration = Duration::from_micros(40);
 
 impl Slow {
     fn answer(&self) {
@@ -82,14 +76,14 @@ impl StateSource for Slow {
     }
 }
 
-fn group(partition: i32) -> GroupId {
+pub fn group(partition: i32) -> GroupId {
     GroupId {
         topic: TopicId(Uuid::from_u128(77)),
         partition,
     }
 }
 
-fn config(dir: &Path, shards: u16) -> StoreConfig {
+pub fn config(dir: &Path, shards: u16) -> StoreConfig {
     StoreConfig {
         data_dir: dir.to_owned(),
         journal_dir: None,
@@ -99,7 +93,7 @@ fn config(dir: &Path, shards: u16) -> StoreConfig {
 }
 
 /// The hard state of the term that everything is appended in, once.
-fn elected(r: &ReplicaLog) -> Option<HardState> {
+pub fn elected(r: &ReplicaLog) -> Option<HardState> {
     let first = HardState {
         term: Term(1),
         ..HardState::default()
@@ -107,7 +101,7 @@ fn elected(r: &ReplicaLog) -> Option<HardState> {
     (r.hard_state().term != first.term).then_some(first)
 }
 
-struct Shard {
+pub struct Shard {
     dir: PathBuf,
     log: ShardLog,
     replicas: Vec<ReplicaLog>,
@@ -201,7 +195,7 @@ impl Shard {
 }
 
 /// Goes up by 10 from batch to batch; of every eight the fourth is the newest by far.
-fn time_of(offset: i64) -> i64 {
+pub fn time_of(offset: i64) -> i64 {
     1_000 + offset * 10 + if offset % 8 == 3 { 45 } else { 0 }
 }
 
@@ -227,7 +221,7 @@ impl Shard {
 
 /// What a start does, one after the other, on every shard.
 #[derive(Clone, Debug)]
-enum Do {
+pub enum Do {
     Produce(usize, i32, usize),
     ProduceLarge(usize, i32, usize),
     Check(usize, i32, usize),
@@ -253,7 +247,7 @@ enum Do {
 }
 
 /// One start in this process: recovers on shard 0, runs the steps on each shard, and ends the process in the middle of whatever goes on in the background.
-fn run(dir: &Path, shards: u16, replicas: u64, steps: Vec<Do>) {
+pub fn run(dir: &Path, shards: u16, replicas: u64, steps: Vec<Do>) {
     let parts = Arc::new(Mutex::new(None));
     let left = Arc::new(AtomicU16::new(shards));
     let cfg = config(dir, shards);
@@ -448,7 +442,7 @@ impl Shard {
 }
 
 /// Sets the soft limit; what it was. What is open stays open.
-fn limit_descriptors(to: u64) -> u64 {
+pub fn limit_descriptors(to: u64) -> u64 {
     let mut limit = libc::rlimit {
         rlim_cur: 0,
         rlim_max: 0,
@@ -463,7 +457,7 @@ fn limit_descriptors(to: u64) -> u64 {
 }
 
 /// One start in a process of its own, which ends like a kill.
-fn start(dir: &Path, shards: u16, replicas: u64, steps: Vec<Do>) {
+pub fn start(dir: &Path, shards: u16, replicas: u64, steps: Vec<Do>) {
     // SAFETY: the child runs nothing but what follows, and ends with `_exit`.
     let pid = unsafe { libc::fork() };
     assert!(pid >= 0, "fork");
@@ -488,319 +482,10 @@ fn start(dir: &Path, shards: u16, replicas: u64, steps: Vec<Do>) {
     );
 }
 
-fn temp(name: &str) -> PathBuf {
+pub fn temp(name: &str) -> PathBuf {
     let dir = PathBuf::from(env!("CARGO_TARGET_TMPDIR"))
         .join(format!("log-{name}-{}", std::process::id()));
     let _ = std::fs::remove_dir_all(&dir);
     std::fs::create_dir_all(&dir).unwrap();
     dir
-}
-
-#[test]
-fn what_is_durable_comes_back_from_the_journal() {
-    let dir = temp("journal");
-    start(
-        &dir,
-        1,
-        3,
-        vec![Do::Produce(50, 3, 20), Do::Check(50, 3, 20)],
-    );
-    for round in 1..4 {
-        start(
-            &dir,
-            1,
-            3,
-            vec![Do::Check(50 * round, 3, 20), Do::Produce(50, 3, 20)],
-        );
-    }
-    std::fs::remove_dir_all(dir).unwrap();
-}
-
-#[test]
-fn segments_checkpoints_and_a_clean_end() {
-    let dir = temp("segments");
-    // 60 MiB through a journal of 32: it must let go of old blocks, and memory of old batches.
-    start(
-        &dir,
-        1,
-        2,
-        vec![
-            Do::Produce(300, 10, 10_000),
-            Do::Check(300, 10, 10_000),
-            Do::Close,
-        ],
-    );
-    start(
-        &dir,
-        1,
-        2,
-        vec![Do::Check(300, 10, 10_000), Do::Produce(300, 10, 10_000)],
-    );
-    start(&dir, 1, 2, vec![Do::Check(600, 10, 10_000)]);
-    std::fs::remove_dir_all(dir).unwrap();
-}
-
-/// Replica 1's files whose names end in `suffix`, first to last.
-fn paths(dir: &Path, suffix: &str) -> Vec<PathBuf> {
-    let replica = dir.join("partitions").join(format!("{}-r1", group(1)));
-    let entries = std::fs::read_dir(replica).unwrap();
-    let mut paths: Vec<PathBuf> = entries.map(|e| e.unwrap().path()).collect();
-    paths.retain(|p| p.to_string_lossy().ends_with(suffix));
-    paths.sort();
-    paths
-}
-
-/// The index is a shortcut: without it, or with a rotten one, a time finds the same batch.
-#[test]
-fn a_time_is_found_without_an_index() {
-    let dir = temp("times");
-    // 5 MiB in segments of 1 MiB, in stretches of about six batches.
-    let steps = vec![
-        Do::ProduceTimes(500, 10_000),
-        Do::CheckTimes(500),
-        Do::Close,
-    ];
-    start(&dir, 1, 1, steps);
-    start(&dir, 1, 1, vec![Do::CheckTimes(500)]);
-    let indexes = paths(&dir, ".index");
-    assert!(indexes.len() >= 3);
-    std::fs::remove_file(&indexes[0]).unwrap();
-    for index in &indexes[1..] {
-        let mut bytes = std::fs::read(index).unwrap();
-        bytes[20] ^= 1;
-        std::fs::write(index, bytes).unwrap();
-    }
-    start(&dir, 1, 1, vec![Do::CheckTimes(500)]);
-    std::fs::remove_dir_all(dir).unwrap();
-}
-
-/// What lies below the log's start, in the middle of a segment, has no time any more.
-#[test]
-fn the_newest_is_one_that_can_be_read() {
-    let dir = temp("newest");
-    start(&dir, 1, 1, vec![Do::ProduceTimes(60, 10_000), Do::Close]);
-    for from in [30, 55, 59] {
-        // From memory and, behind the next start, from the segment.
-        let steps = vec![
-            Do::CheckTimes(60),
-            Do::Trim(Offset(from)),
-            Do::CheckTimes(60),
-            Do::Close,
-        ];
-        start(&dir, 1, 1, steps);
-    }
-    start(&dir, 1, 1, vec![Do::CheckTimes(60)]);
-    std::fs::remove_dir_all(dir).unwrap();
-}
-
-/// No descriptor is no failed disk: segments, checkpoints and extents wait for one, and all goes on.
-#[test]
-fn files_wait_for_descriptors() {
-    let dir = temp("descriptors");
-    let steps = vec![
-        Do::Produce(150, 10, 10_000),
-        Do::WithoutDescriptors,
-        Do::Produce(150, 10, 10_000),
-        Do::Check(322, 10, 10_000),
-        Do::Close,
-    ];
-    start(&dir, 1, 2, steps);
-    start(&dir, 1, 2, vec![Do::Check(322, 10, 10_000)]);
-    std::fs::remove_dir_all(dir).unwrap();
-}
-
-/// L8: the frames of 300 replicas are put together in slices under 200 µs.
-#[test]
-fn l8_a_checkpoint_is_written_in_slices() {
-    let dir = temp("slices");
-    start(&dir, 1, 300, vec![Do::CloseInSlices]);
-    start(&dir, 1, 300, vec![Do::Check(2, 3, 20)]);
-    std::fs::remove_dir_all(dir).unwrap();
-}
-
-/// L12: the journals of a start with another number of shards are read by all, go on where they have a shard, and go when they are covered.
-#[test]
-fn l12_another_number_of_shards() {
-    let dir = temp("shards");
-    start(&dir, 1, 6, vec![Do::Produce(40, 2, 3000)]);
-    for (round, shards) in [2u16, 3, 1, 2].into_iter().enumerate() {
-        start(
-            &dir,
-            shards,
-            6,
-            vec![
-                Do::Check(40 * (round + 1), 2, 3000),
-                Do::Produce(40, 2, 3000),
-            ],
-        );
-    }
-    start(&dir, 1, 6, vec![Do::Check(200, 2, 3000), Do::Close]);
-    assert!(
-        !dir.join("journal-1").exists(),
-        "journals of shards that are no more go once they are covered"
-    );
-    start(&dir, 1, 6, vec![Do::Check(200, 2, 3000)]);
-    std::fs::remove_dir_all(dir).unwrap();
-}
-
-#[test]
-fn a_trimmed_log_starts_later_and_a_removed_one_is_gone() {
-    let dir = temp("trim");
-    let steps = vec![
-        Do::Produce(300, 10, 1_000),
-        Do::Trim(Offset(2000)),
-        Do::RemoveSecond,
-        Do::Close,
-    ];
-    start(&dir, 1, 2, steps);
-    start(&dir, 1, 0, vec![Do::Check(100, 10, 1_000)]);
-    std::fs::remove_dir_all(dir).unwrap();
-}
-
-/// Files of replica 1 whose names end in `suffix`.
-fn files(dir: &Path, suffix: &str) -> usize {
-    let replica = dir.join("partitions").join(format!("{}-r1", group(1)));
-    let names = std::fs::read_dir(replica).unwrap();
-    let names = names.map(|e| e.unwrap().file_name().into_string().unwrap());
-    names.filter(|n| n.ends_with(suffix)).count()
-}
-
-/// L7: what is large is written once, beside the journal, and goes with the log's start.
-#[test]
-fn l7_large_appends_lie_in_extents_and_go_with_the_log() {
-    let dir = temp("extents");
-    // L7: 200 extents of 40 KB, a file for each MiB of them.
-    let steps = vec![
-        Do::ProduceLarge(400, 10, 4_000),
-        Do::Check(400, 10, 4_000),
-        Do::Close,
-    ];
-    start(&dir, 1, 1, steps);
-    assert_eq!(files(&dir, ".extent"), 8);
-    // Segments are counted with the extents that they name: of a MiB, half is in extents.
-    assert!(files(&dir, ".log") >= 15);
-    start(
-        &dir,
-        1,
-        1,
-        vec![
-            Do::Check(400, 10, 4_000),
-            Do::ProduceLarge(100, 10, 4_000),
-            Do::Check(500, 10, 4_000),
-        ],
-    );
-    // This start knows of the last two files from the journal alone.
-    let steps = vec![
-        Do::Check(500, 10, 4_000),
-        Do::Trim(Offset(4500)),
-        Do::ProduceLarge(2, 10, 4_000),
-        Do::Check(52, 10, 4_000),
-        Do::Close,
-    ];
-    start(&dir, 1, 1, steps);
-    assert!(
-        files(&dir, ".extent") <= 4,
-        "{} extent files are left of 11",
-        files(&dir, ".extent")
-    );
-    start(&dir, 1, 1, vec![Do::Check(52, 10, 4_000)]);
-    std::fs::remove_dir_all(dir).unwrap();
-}
-
-#[test]
-fn a_damaged_extent_is_named_and_what_follows_is_served() {
-    let dir = temp("extent-damage");
-    start(&dir, 1, 1, vec![Do::ProduceLarge(6, 10, 4_000)]);
-    let replica = dir.join("partitions").join(format!("{}-r1", group(1)));
-    let path = replica.join("1-0.extent");
-    let mut bytes = std::fs::read(&path).unwrap();
-    // The second extent begins on the block behind the first one's 40,061 bytes.
-    bytes[40_960 + 20_000] ^= 4;
-    std::fs::write(&path, bytes).unwrap();
-    start(
-        &dir,
-        1,
-        1,
-        vec![Do::CheckDamaged(Offset(20), Offset(30)), Do::Close],
-    );
-    start(&dir, 1, 1, vec![Do::CheckDamaged(Offset(20), Offset(30))]);
-    std::fs::remove_dir_all(dir).unwrap();
-}
-
-#[test]
-fn a_replica_that_goes_while_its_extent_is_written_is_no_failure() {
-    let dir = temp("extent-removed");
-    start(&dir, 1, 1, vec![Do::Close]);
-    // Where its directory would be nothing can be made.
-    let replica = dir.join("partitions").join(format!("{}-r1", group(1)));
-    std::fs::write(replica, b"in the way").unwrap();
-    start(&dir, 1, 1, vec![Do::RemoveUnderExtent]);
-    std::fs::remove_dir_all(dir).unwrap();
-}
-
-/// Why a start refuses.
-fn refusal(dir: &Path, shards: u16) -> String {
-    let said = Arc::new(Mutex::new(String::new()));
-    let (cfg, told) = (config(dir, shards), said.clone());
-    let launch = Launch {
-        shards: 1,
-        overprovisioned: true,
-        cpus: None,
-        seed: None,
-    };
-    rt::launch(launch, move |_| {
-        let (cfg, told) = (cfg.clone(), told.clone());
-        async move {
-            if let Err(e) = recover(&cfg).await {
-                *told.lock().unwrap() = e.to_string();
-            }
-        }
-    })
-    .unwrap();
-    let said = said.lock().unwrap();
-    assert!(!said.is_empty(), "it starts");
-    said.clone()
-}
-
-/// Batches may have been acknowledged that only the journal held, also where no checkpoint knows of a replica yet.
-#[test]
-fn a_journal_that_was_used_must_be_there() {
-    let dir = temp("lost-journal");
-    let (journal, aside) = (dir.join("journal-1"), dir.join("aside"));
-    start(&dir, 2, 0, vec![Do::Settle]);
-    std::fs::copy(&journal, &aside).unwrap();
-    std::fs::remove_file(&journal).unwrap();
-    assert!(refusal(&dir, 2).contains("is missing"));
-    // Nor with fewer shards: what it held may be another's.
-    assert!(refusal(&dir, 1).contains("is missing"));
-    let length = std::fs::metadata(&aside).unwrap().len();
-    std::fs::write(&journal, vec![0u8; length as usize]).unwrap();
-    assert!(refusal(&dir, 2).contains("is empty"));
-    std::fs::copy(&aside, &journal).unwrap();
-    start(&dir, 2, 0, vec![Do::Settle]);
-    std::fs::copy(&aside, &journal).unwrap();
-    assert!(refusal(&dir, 2).contains("is from before"));
-    std::fs::remove_dir_all(dir).unwrap();
-}
-
-/// L13: what a checkpoint knows of and no journal has is lost by name, and its offsets aren't given out again.
-#[test]
-fn entries_that_a_checkpoint_knows_of_and_no_journal_has_are_named() {
-    let dir = temp("older-journal");
-    start(
-        &dir,
-        1,
-        1,
-        vec![
-            Do::Produce(50, 3, 20),
-            Do::Settle,
-            Do::CopyJournal,
-            Do::Produce(50, 3, 20),
-            Do::Close,
-        ],
-    );
-    std::fs::rename(dir.join("copy"), dir.join("journal-0")).unwrap();
-    let lost = Do::CheckDamaged(Offset(150), Offset(300));
-    start(&dir, 1, 1, vec![lost.clone(), Do::Produce(50, 3, 20), lost]);
-    std::fs::remove_dir_all(dir).unwrap();
 }
