@@ -1,9 +1,10 @@
 //! The broker's own configuration as DescribeConfigs shows it: read-only, and only what has an effect.
 
 use std::borrow::Cow;
+use std::net::IpAddr;
 
 use crate::error::{Refusal, Refused};
-use crate::limits::CONFIG_OPS;
+use crate::limits::{CONFIG_OPS, CONNECTION_OVERRIDES};
 use crate::topic_config::table::TABLE;
 use crate::topic_config::value::ValueType;
 use crate::topic_config::{AlterOp, ConfigOp, ConfigRow, ConfigSource, Synonym, shown};
@@ -31,6 +32,17 @@ pub struct BrokerConfig {
     pub connections_max_idle_ms: i64,
     /// Fetch sessions of all shards together.
     pub fetch_sessions: i32,
+    /// Connections in all, of one address, of some addresses, and new ones a second; `i32::MAX` is no limit.
+    pub max_connections: i32,
+    pub max_connections_per_ip: i32,
+    pub max_connections_per_ip_overrides: Vec<(IpAddr, i32)>,
+    pub max_connection_creation_rate: i32,
+    /// Over how many samples of how many seconds clients' rates are measured.
+    pub quota_window_num: i32,
+    pub quota_window_size_seconds: i32,
+    /// The same for changes of the metadata.
+    pub controller_quota_window_num: i32,
+    pub controller_quota_window_size_seconds: i32,
     /// What is logged: a level, and levels of parts.
     pub log: String,
 }
@@ -50,6 +62,14 @@ impl Default for BrokerConfig {
             socket_request_max_bytes: 104_857_600,
             connections_max_idle_ms: 600_000,
             fetch_sessions: 1_000,
+            max_connections: i32::MAX,
+            max_connections_per_ip: i32::MAX,
+            max_connections_per_ip_overrides: Vec::new(),
+            max_connection_creation_rate: i32::MAX,
+            quota_window_num: 11,
+            quota_window_size_seconds: 1,
+            controller_quota_window_num: 11,
+            controller_quota_window_size_seconds: 1,
             log: "info".into(),
         }
     }
@@ -277,6 +297,18 @@ fn rows(c: &BrokerConfig) -> Vec<Row> {
             "Time after which an idle connection is closed, in milliseconds.",
         ),
         (
+            "controller.quota.window.num",
+            Int,
+            Some(c.controller_quota_window_num.to_string()),
+            "Samples over which clients' changes of the metadata are measured.",
+        ),
+        (
+            "controller.quota.window.size.seconds",
+            Int,
+            Some(c.controller_quota_window_size_seconds.to_string()),
+            "Length of such a sample, in seconds.",
+        ),
+        (
             "default.replication.factor",
             Int,
             Some(c.default_replication_factor.to_string()),
@@ -307,6 +339,30 @@ fn rows(c: &BrokerConfig) -> Vec<Row> {
             "This node's id.",
         ),
         (
+            "max.connection.creation.rate",
+            Int,
+            Some(c.max_connection_creation_rate.to_string()),
+            "New connections a second, over all addresses; more than that wait.",
+        ),
+        (
+            "max.connections",
+            Int,
+            Some(c.max_connections.to_string()),
+            "Connections that this node has at a time; more than that wait.",
+        ),
+        (
+            "max.connections.per.ip",
+            Int,
+            Some(c.max_connections_per_ip.to_string()),
+            "Connections of one address; more than that are closed.",
+        ),
+        (
+            "max.connections.per.ip.overrides",
+            String,
+            Some(overrides_text(&c.max_connections_per_ip_overrides)),
+            "Addresses with a limit of their own, as address:number.",
+        ),
+        (
             "max.incremental.fetch.session.cache.slots",
             Int,
             Some(c.fetch_sessions.to_string()),
@@ -325,6 +381,18 @@ fn rows(c: &BrokerConfig) -> Vec<Row> {
             "Partitions of a topic that doesn't say how many.",
         ),
         (
+            "quota.window.num",
+            Int,
+            Some(c.quota_window_num.to_string()),
+            "Samples over which clients' rates are measured.",
+        ),
+        (
+            "quota.window.size.seconds",
+            Int,
+            Some(c.quota_window_size_seconds.to_string()),
+            "Length of such a sample, in seconds.",
+        ),
+        (
             "socket.request.max.bytes",
             Int,
             Some(c.socket_request_max_bytes.to_string()),
@@ -339,9 +407,50 @@ fn rows(c: &BrokerConfig) -> Vec<Row> {
     ]
 }
 
+/// Addresses with limits of their own, as the setting has them: `address:number`, with commas between them. An address of version 6 may stand in brackets.
+pub fn parse_overrides(text: &str) -> Result<Vec<(IpAddr, i32)>, String> {
+    let wanted = "it must be a list of address:number, with commas";
+    let entries = text.split(',').map(str::trim).filter(|e| !e.is_empty());
+    let entries = entries.map(|entry| {
+        let (ip, number) = entry.rsplit_once(':').ok_or(wanted)?;
+        let ip = ip.trim_start_matches('[').trim_end_matches(']');
+        let ip: IpAddr = ip.parse().map_err(|_| format!("{ip} is no address"))?;
+        match number.parse() {
+            Ok(number) if number >= 0 => Ok((ip, number)),
+            _ => Err(wanted.to_string()),
+        }
+    });
+    let entries: Vec<(IpAddr, i32)> = entries.collect::<Result<_, String>>()?;
+    if entries.len() > CONNECTION_OVERRIDES {
+        return Err(format!(
+            "at most {CONNECTION_OVERRIDES} addresses have limits of their own"
+        ));
+    }
+    Ok(entries)
+}
+
+/// The opposite of [`parse_overrides`].
+pub fn overrides_text(overrides: &[(IpAddr, i32)]) -> String {
+    let entries = overrides.iter().map(|(ip, n)| format!("{ip}:{n}"));
+    entries.collect::<Vec<_>>().join(",")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn limits_of_addresses_read_back() {
+        let overrides = parse_overrides("127.0.0.1:5, [::1]:0,::2:7").unwrap();
+        assert_eq!(overrides.len(), 3);
+        let text = overrides_text(&overrides);
+        assert_eq!(text, "127.0.0.1:5,::1:0,::2:7");
+        assert_eq!(parse_overrides(&text), Ok(overrides));
+        assert_eq!(parse_overrides(""), Ok(Vec::new()));
+        for bad in ["127.0.0.1", "host:5", "127.0.0.1:-1", "127.0.0.1:many"] {
+            assert!(parse_overrides(bad).is_err(), "{bad}");
+        }
+    }
 
     #[test]
     fn rows_are_sorted_read_only_and_know_their_source() {

@@ -16,9 +16,10 @@ use uuid::Uuid;
 
 use crate::ids;
 use crate::metadata::Node;
+use crate::quota;
 
-/// The version of the format of commands and snapshots that this build writes, and the newest it reads.
-pub const VERSION: u8 = 1;
+/// The version of the format of commands and snapshots that this build writes, and the newest it reads. 2 has quotas.
+pub const VERSION: u8 = 2;
 
 /// One change of what the nodes agree on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -67,6 +68,8 @@ pub enum Command {
         #[serde(with = "ids::topics")]
         topics: Vec<TopicId>,
     },
+    /// Sets and removes limits of clients.
+    AlterQuotas { changes: Vec<quota::Change> },
 }
 
 /// The nodes of one partition's replicas, preferred leader first.

@@ -5,7 +5,7 @@
 //! applied and publishes [`metadata::Change`]s; every shard keeps a [`view::View`] that those changes feed, so that a request never leaves its shard
 //! to look something up. The crate knows no connection and no request format; errors carry Kafka's codes because clients act on them.
 //!
-//! Read in this order: [`limits`], [`error`], [`ids`], [`command`], [`metadata`], [`placement`], [`topic_config`], [`fixed_config`], [`broker_config`], [`view`],
+//! Read in this order: [`limits`], [`error`], [`ids`], [`command`], [`metadata`], [`placement`], [`topic_config`], [`fixed_config`], [`broker_config`], [`quota`], [`view`],
 //! [`controller`].
 
 pub mod broker_config;
@@ -17,6 +17,7 @@ pub mod ids;
 pub mod limits;
 pub mod metadata;
 pub mod placement;
+pub mod quota;
 mod signal;
 pub mod topic_config;
 pub mod topic_name;

@@ -18,6 +18,14 @@ pub const CONFIG_VALUE_BYTES: usize = 4096;
 pub const MESSAGE_BYTES: i64 = (100 << 20) - (4 << 10);
 /// Operations in one change of a topic's configuration.
 pub const CONFIG_OPS: usize = 200;
+/// Entities that have quotas.
+pub const QUOTA_ENTITIES: usize = 10_000;
+/// Length of a name in a quota's entity, in bytes.
+pub const QUOTA_NAME_BYTES: usize = 1_024;
+/// Addresses with a limit of their own for connections.
+pub const CONNECTION_OVERRIDES: usize = 1_000;
+/// Names in one command that changes quotas, in bytes; a request with more makes several.
+pub const QUOTA_COMMAND_BYTES: usize = 64 << 10;
 /// Length of a host name or a rack, in bytes.
 pub const HOST_BYTES: usize = 255;
 /// Commands that one controller has proposed and not yet seen applied. Above it requests are told to try again.

@@ -57,7 +57,8 @@ impl Replicas {
             Change::ConfigsAltered { topic, .. } => self.configure(*topic).await,
             Change::ClusterFormed { .. }
             | Change::NodeRegistered(_)
-            | Change::RemovedForgotten(_) => {}
+            | Change::RemovedForgotten(_)
+            | Change::QuotasAltered(_) => {}
         }
     }
 

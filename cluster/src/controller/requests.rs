@@ -8,9 +8,10 @@ use super::{Answer, Controller};
 use crate::command::{Command, Placement};
 use crate::error::{Refusal, Refused};
 use crate::ids::random_uuid;
-use crate::limits::{ALTER_ATTEMPTS, PARTITIONS_PER_TOPIC, PRODUCER_ID_BLOCK};
+use crate::limits::{ALTER_ATTEMPTS, PARTITIONS_PER_TOPIC, PRODUCER_ID_BLOCK, QUOTA_COMMAND_BYTES};
 use crate::metadata::{Metadata, Node, Topic};
 use crate::placement::{Candidate, place};
+use crate::quota;
 use crate::topic_config::{self, ConfigChange, ConfigRow};
 use crate::topic_name;
 
@@ -206,6 +207,24 @@ impl Controller {
             .await?;
         }
         Ok(new.count)
+    }
+
+    /// Sets and removes limits of clients; all or none where they fit one command.
+    pub async fn alter_quotas(&self, changes: Vec<quota::Change>) -> Result<(), Refused> {
+        let mut changes = changes.into_iter().peekable();
+        while changes.peek().is_some() {
+            let mut bytes = 0;
+            let mut portion = Vec::new();
+            while bytes < QUOTA_COMMAND_BYTES
+                && let Some(change) = changes.next()
+            {
+                bytes += change.bytes();
+                portion.push(change);
+            }
+            let command = Command::AlterQuotas { changes: portion };
+            self.carry_out(command).await?;
+        }
+        Ok(())
     }
 
     /// A block of producer ids. What of it isn't used before the node stops is lost, so that no id is ever given twice.

@@ -484,3 +484,40 @@ fn a_slow_publisher_gets_an_image_instead_of_a_pile() {
     let last = (limits::CHANGES_WAITING + 9) % 1000;
     assert_eq!(usize::from(f.view.brokers()[0].port), last);
 }
+
+#[test]
+fn quotas_are_in_force_when_they_are_answered_and_after_a_restart() {
+    use crate::quota::{Change as Alter, Entity, Key};
+    let mut f = Fixture::joined();
+    let c = f.controller.clone();
+    let change = |client: String, limit: Option<f64>| Alter {
+        entity: Entity {
+            client: Some(Some(client)),
+            ..Entity::default()
+        },
+        ops: vec![(Key::ConsumerByteRate, limit.map(Into::into))],
+    };
+    // More names than one command takes.
+    let before = f.log.applied.get();
+    let name = |n: usize| format!("{n}-{}", "x".repeat(1_000));
+    let many = (0..200).map(|n| change(name(n), Some(n as f64))).collect();
+    f.run(c.alter_quotas(many)).unwrap();
+    assert!(f.log.applied.get() - before > 2);
+    let limit = |view: &View, n: usize| {
+        let (quotas, client) = (view.quotas(), name(n));
+        quotas
+            .limit(Key::ConsumerByteRate, "anyone", &client)
+            .map(|(limit, _)| limit)
+    };
+    assert_eq!(limit(&f.view, 199), Some(199.0));
+    f.run(c.alter_quotas(vec![change(name(199), None)]))
+        .unwrap();
+    assert_eq!(limit(&f.view, 199), None);
+
+    let mut g = Fixture::new();
+    g.controller.restore(&c.snapshot()).unwrap();
+    assert!(poll(g.publisher.as_mut()).is_pending());
+    assert_eq!(limit(&g.view, 198), Some(198.0));
+    assert_eq!(limit(&g.view, 199), None);
+    assert_eq!(g.view.quotas(), f.view.quotas());
+}

@@ -18,6 +18,7 @@ use uuid::Uuid;
 
 use crate::command::{Command, DecodeError, Placement, append, decode, encode};
 use crate::error::{Refusal, Refused};
+use crate::quota::{self, Entity, Limits, Quotas};
 use crate::{ids, limits, topic_name};
 
 /// A node of the cluster, as it registered itself.
@@ -80,6 +81,7 @@ pub struct Image {
     pub nodes: Vec<Node>,
     pub topics: Vec<Topic>,
     pub removed: Vec<Removed>,
+    pub quotas: Vec<(Entity, Limits)>,
 }
 
 /// What one command changed: plain data that crosses the rings.
@@ -106,6 +108,7 @@ pub enum Change {
         partitions: Vec<Partition>,
     },
     RemovedForgotten(Vec<TopicId>),
+    QuotasAltered(Vec<quota::Change>),
 }
 
 /// What the proposer of a command learns.
@@ -140,8 +143,10 @@ pub struct Metadata {
     hosted: BTreeMap<NodeId, usize>,
     next_replica: u64,
     next_producer_id: i64,
+    quotas: Quotas,
 }
 
+/// What version 1 had. Version 2 puts the quotas behind it.
 #[derive(Serialize, Deserialize)]
 struct Snapshot {
     #[serde(with = "ids::index")]
@@ -195,6 +200,7 @@ impl Default for Metadata {
             // 0 is nobody, 1 is the metadata group's own first replica.
             next_replica: 2,
             next_producer_id: 0,
+            quotas: Quotas::default(),
         }
     }
 }
@@ -233,6 +239,7 @@ impl Metadata {
             } => self.create_partitions(topic_id, from, &partitions),
             Command::AllocateProducerIds { count, .. } => self.allocate_producer_ids(count),
             Command::ForgetRemoved { topics } => Ok(self.forget_removed(topics)),
+            Command::AlterQuotas { changes } => self.alter_quotas(changes),
         }
     }
 
@@ -294,12 +301,22 @@ impl Metadata {
             nodes: self.nodes.values().cloned().collect(),
             topics: self.topics.values().cloned().collect(),
             removed: self.removed.values().copied().collect(),
+            quotas: self.quotas_by_entity(),
         }
+    }
+
+    pub fn quotas(&self) -> &Quotas {
+        &self.quotas
+    }
+
+    fn quotas_by_entity(&self) -> Vec<(Entity, Limits)> {
+        let entities = self.quotas.entities();
+        entities.map(|(e, l)| (e.clone(), l.clone())).collect()
     }
 
     /// The whole state, from which [`Metadata::restore`] makes the same again.
     pub fn snapshot(&self) -> Bytes {
-        encode(&Snapshot {
+        let without_quotas = Snapshot {
             applied: self.applied,
             cluster_id: self.cluster_id.map(Uuid::into_bytes),
             nodes: self.nodes.values().cloned().collect(),
@@ -307,7 +324,8 @@ impl Metadata {
             removed: self.removed.values().copied().collect(),
             next_replica: self.next_replica,
             next_producer_id: self.next_producer_id,
-        })
+        };
+        encode(&(without_quotas, self.quotas_by_entity()))
     }
 
     /// The same bytes, put together in slices of about [`SLICE_BYTES`] (L8); `true`: nothing is left to do. A change in between begins it anew, a few times.
@@ -362,12 +380,16 @@ impl Metadata {
 
     /// Reads a snapshot. Bytes that don't describe a state that commands could have made are damage.
     pub fn restore(bytes: &[u8]) -> Result<Metadata, DecodeError> {
-        let s: Snapshot = decode(bytes)?;
+        let (s, quotas): (Snapshot, Vec<(Entity, Limits)>) = match bytes.first() {
+            Some(1) => (decode(bytes)?, Vec::new()),
+            _ => decode(bytes)?,
+        };
         let mut m = Metadata {
             applied: s.applied,
             cluster_id: s.cluster_id.map(Uuid::from_bytes),
             next_replica: s.next_replica,
             next_producer_id: s.next_producer_id,
+            quotas: Quotas::new(quotas),
             ..Metadata::default()
         };
         let damaged = |what: &str| Err(DecodeError::Damaged(what.into()));
@@ -578,6 +600,21 @@ impl Metadata {
             .filter(|id| self.removed.remove(id).is_some())
             .collect();
         changed(Change::RemovedForgotten(forgotten))
+    }
+
+    fn alter_quotas(&mut self, changes: Vec<quota::Change>) -> Result<Outcome, Refused> {
+        let added = self.quotas.added(&changes);
+        if added > 0 && self.quotas.len() + added > limits::QUOTA_ENTITIES {
+            return Err(Refused::new(
+                Refusal::PolicyViolation,
+                format!(
+                    "At most {} users, client ids and addresses have quotas.",
+                    limits::QUOTA_ENTITIES
+                ),
+            ));
+        }
+        self.quotas.apply(&changes);
+        Ok(changed(Change::QuotasAltered(changes)))
     }
 
     /// Gives each replica its id, in order (G3).

@@ -33,8 +33,23 @@ fn configs() -> impl Strategy<Value = BTreeMap<String, String>> {
     prop::collection::btree_map("[a-c]", "[0-9]", 0..3)
 }
 
+fn quota_change() -> impl Strategy<Value = quota::Change> {
+    let name = || prop::option::of(prop::option::of("[ab]"));
+    let op = (0..5usize, prop::option::of(0u32..100)).prop_map(|(key, limit)| {
+        let limit = limit.map(|l| quota::Limit::from(f64::from(l)));
+        (quota::Key::ALL[key], limit)
+    });
+    let ops = prop::collection::vec(op, 0..3);
+    (name(), name(), name(), ops).prop_map(|(user, client, ip, ops)| quota::Change {
+        entity: Entity { user, client, ip },
+        ops,
+    })
+}
+
 fn command() -> impl Strategy<Value = Command> {
     prop_oneof![
+        prop::collection::vec(quota_change(), 0..4)
+            .prop_map(|changes| Command::AlterQuotas { changes }),
         any::<u128>().prop_map(|id| Command::FormCluster {
             cluster_id: Uuid::from_u128(id)
         }),
@@ -210,6 +225,42 @@ proptest! {
             replay(&mut m, 1, &commands);
         }
     }
+}
+
+#[test]
+fn a_snapshot_from_before_quotas_is_read() {
+    let mut m = Metadata::default();
+    let cluster_id = Uuid::from_u128(7);
+    let form = Command::FormCluster { cluster_id };
+    m.apply(RaftIndex(1), form).unwrap();
+    // Without quotas it differs by its version and their number at its end.
+    let mut old = m.snapshot().to_vec();
+    old[0] = 1;
+    assert_eq!(old.pop(), Some(0));
+    assert_eq!(Metadata::restore(&old), Ok(m));
+}
+
+#[test]
+fn entities_with_quotas_are_bounded() {
+    let mut m = Metadata::default();
+    let change = |n: usize, limit: Option<f64>| quota::Change {
+        entity: Entity {
+            user: Some(Some(n.to_string())),
+            ..Entity::default()
+        },
+        ops: vec![(quota::Key::ProducerByteRate, limit.map(Into::into))],
+    };
+    let apply = |m: &mut Metadata, at: u64, changes: Vec<quota::Change>| {
+        m.apply(RaftIndex(at), Command::AlterQuotas { changes })
+    };
+    let all = (0..limits::QUOTA_ENTITIES).map(|n| change(n, Some(1.0)));
+    apply(&mut m, 1, all.collect()).unwrap();
+    let one_more = vec![change(limits::QUOTA_ENTITIES, Some(1.0))];
+    let refused = apply(&mut m, 2, one_more.clone()).unwrap_err();
+    assert_eq!(refused.refusal, Refusal::PolicyViolation);
+    apply(&mut m, 3, vec![change(0, None), change(1, Some(2.0))]).unwrap();
+    apply(&mut m, 4, one_more).unwrap();
+    assert_eq!(m.quotas().len(), limits::QUOTA_ENTITIES);
 }
 
 #[test]

@@ -13,6 +13,7 @@ use indexmap::IndexMap;
 
 use crate::limits;
 use crate::metadata::{self, Change, Image, Node, Partition, Replica};
+use crate::quota::Quotas;
 use crate::topic_config::TopicConfig;
 
 type Map<K, V> = IndexMap<K, V, RandomState>;
@@ -96,6 +97,7 @@ struct State {
     names: Map<Rc<str>, TopicId>,
     removed: Map<TopicId, RaftIndex>,
     early: Map<GroupId, Leader>,
+    quotas: Rc<Quotas>,
 }
 
 impl View {
@@ -110,6 +112,7 @@ impl View {
                 names: map(),
                 removed: map(),
                 early: map(),
+                quotas: Rc::default(),
             }),
             version: Cell::new(0),
         })
@@ -149,6 +152,15 @@ impl View {
         let mut all: Vec<Rc<Topic>> = self.state.borrow().topics.values().cloned().collect();
         all.sort_by(|a, b| a.name.cmp(&b.name));
         all
+    }
+
+    /// Whether anybody has a limit of this kind.
+    pub fn any_quota(&self, key: crate::quota::Key) -> bool {
+        self.state.borrow().quotas.any(key)
+    }
+
+    pub fn quotas(&self) -> Rc<Quotas> {
+        self.state.borrow().quotas.clone()
     }
 
     pub fn topic_count(&self) -> usize {
@@ -257,6 +269,9 @@ impl View {
                     state.removed.swap_remove(id);
                 }
             }
+            Change::QuotasAltered(changes) => {
+                Rc::make_mut(&mut state.quotas).apply(changes);
+            }
         }
     }
 
@@ -325,6 +340,7 @@ impl State {
         for topic in &image.topics {
             self.put(topic);
         }
+        self.quotas = Rc::new(Quotas::new(image.quotas.iter().cloned()));
     }
 
     fn register(&mut self, node: &Node) {
