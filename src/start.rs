@@ -119,6 +119,14 @@ fn broker_config(settings: &Settings, kafka_addr: SocketAddr) -> BrokerConfig {
         data_dir: settings.data_dir.display().to_string(),
         auto_create_topics: settings.auto_create_topics,
         num_partitions: settings.num_partitions,
+        max_connections: settings.max_connections,
+        max_connections_per_ip: settings.max_connections_per_ip,
+        max_connections_per_ip_overrides: settings.max_connections_per_ip_overrides.clone(),
+        max_connection_creation_rate: settings.max_connection_creation_rate,
+        quota_window_num: settings.quota_window_num,
+        quota_window_size_seconds: settings.quota_window_size_seconds,
+        controller_quota_window_num: settings.controller_quota_window_num,
+        controller_quota_window_size_seconds: settings.controller_quota_window_size_seconds,
         log: settings.log.clone(),
         ..BrokerConfig::default()
     }

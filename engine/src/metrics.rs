@@ -100,6 +100,10 @@ shard_metrics! {
     connections: Gauge,
     /// Requests handed to another shard over a ring
     cross_shard_hops: Counter,
+    /// Connections refused because their address has, or opens, too many
+    refused_connections: Counter,
+    /// Requests whose client was told to wait because of a quota
+    throttled_requests: Counter,
     /// Bytes read from clients
     bytes_in: Counter,
     /// Bytes written to clients

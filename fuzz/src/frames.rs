@@ -81,6 +81,12 @@ fn read(request: &Request) -> bool {
         ApiKey::DescribeCluster => {
             schema::decode::<m::DescribeClusterRequest>(request, version).is_ok()
         }
+        ApiKey::DescribeClientQuotas => {
+            schema::decode::<m::DescribeClientQuotasRequest>(request, version).is_ok()
+        }
+        ApiKey::AlterClientQuotas => {
+            schema::decode::<m::AlterClientQuotasRequest>(request, version).is_ok()
+        }
         ApiKey::DescribeTopicPartitions => {
             schema::decode::<m::DescribeTopicPartitionsRequest>(request, version).is_ok()
         }

@@ -14,7 +14,7 @@
 use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::pin::pin;
 use std::rc::Rc;
 use std::task::{Poll, Waker};
@@ -32,12 +32,16 @@ use crate::error::{self, ErrorCode, Malformed};
 use crate::frame::{self, ClientId, Frame, Request};
 use crate::handlers::{api_versions, produce};
 use crate::limits;
+use crate::quotas::{self, Kind};
 use crate::shard::Shard;
 use crate::sync::Pipe;
 use crate::versions::ApiKey;
 
+mod admit;
+mod throttle;
 mod writing;
 
+use throttle::charge_produce;
 use writing::write_loop;
 
 /// The connections of a shard and its idle read buffers.
@@ -47,6 +51,8 @@ pub struct Connections {
     spare: RefCell<Vec<BytesMut>>,
     /// Bytes that were read behind requests that aren't answered yet.
     ahead: Cell<u64>,
+    /// Refused ones that are closed a little later.
+    closing: Cell<usize>,
 }
 
 /// What both tasks and the sweeper know of a connection.
@@ -77,6 +83,8 @@ struct Connection {
     /// It is over: whoever waits for something on its behalf stops.
     ended: Cell<bool>,
     reader: RefCell<Option<Waker>>,
+    /// Until when nothing is taken in: its client uses too much (KIP-219).
+    muted_until: Cell<Option<Instant>>,
 }
 
 /// A request on its way to its answer.
@@ -130,10 +138,12 @@ impl Shard {
                     .map(|class| shard.budget.waiting(class));
                 let pressed = waiting != [0, 0] || shard.large_answers.waiting() > 0;
                 shard.connections.sweep(shard.idle(), pressed);
+                shard.sweep_quotas();
             }
         });
         let most = most_connections(self.shards);
         let (too_many, not_accepted) = (LineLimit::default(), LineLimit::default());
+        let turned_away = LineLimit::default();
         loop {
             let stream = match listener.accept().await {
                 Ok(stream) => stream,
@@ -146,7 +156,8 @@ impl Shard {
                     continue;
                 }
             };
-            if self.connections.open.borrow().len() >= most {
+            let open = self.connections.open.borrow().len();
+            if open + self.connections.closing.get() >= most {
                 if let Some(kept_back) = too_many.pass(rt::now()) {
                     tracing::warn!(
                         kept_back,
@@ -156,9 +167,17 @@ impl Shard {
                 }
                 stream.shutdown();
             } else {
-                // In the books from here on: what has been accepted counts before its task runs.
-                let entry = Entry::new(self.clone(), stream);
-                rt::spawn(Queue::Latency, serve(entry)).detach();
+                let limited = self.limits_connections();
+                let ip = if limited {
+                    self.admit(&stream, &turned_away).await
+                } else {
+                    None
+                };
+                if !limited || ip.is_some() {
+                    // In the books from here on: what has been accepted counts before its task runs.
+                    let entry = Entry::new(self.clone(), stream, ip);
+                    rt::spawn(Queue::Latency, serve(entry)).detach();
+                }
             }
             rt::yield_if_needed().await;
         }
@@ -348,10 +367,12 @@ struct Entry {
     shard: Rc<Shard>,
     connection: Rc<Connection>,
     key: usize,
+    /// Its address, if it was let in with that.
+    ip: Option<IpAddr>,
 }
 
 impl Entry {
-    fn new(shard: Rc<Shard>, stream: TcpStream) -> Entry {
+    fn new(shard: Rc<Shard>, stream: TcpStream, ip: Option<IpAddr>) -> Entry {
         let connection = Rc::new(Connection {
             peer: stream.peer_addr().ok(),
             stream,
@@ -368,6 +389,7 @@ impl Entry {
             refusals: LineLimit::default(),
             ended: Cell::new(false),
             reader: RefCell::default(),
+            muted_until: Cell::new(None),
         });
         let (key, open) = {
             let mut open = shard.connections.open.borrow_mut();
@@ -380,6 +402,7 @@ impl Entry {
             shard,
             connection,
             key,
+            ip,
         }
     }
 }
@@ -390,6 +413,9 @@ impl Drop for Entry {
         let memory = self.shard.budget.meter(MemoryClass::Cache);
         memory.sub(limits::CONNECTION_BYTES);
         self.connection.end();
+        if let Some(ip) = self.ip {
+            self.shard.left(ip);
+        }
         let open = self.shard.connections.open.borrow().len();
         self.shard.metrics.connections.set(open as u64);
     }
@@ -452,6 +478,9 @@ async fn read_loop(shard: &Rc<Shard>, connection: &Connection) -> Result<(), End
                 chunk = limits::READ_MIN_BYTES;
                 continue;
             }
+            if connection.muted_until.get().is_some() && !connection.readable_again().await {
+                return Ok(());
+            }
             let length = frame::frame_length(*prefix, most)?;
             if connection.producing.get() > 0 {
                 let class = match 4 + length > limits::OWN_BUFFER_BYTES {
@@ -502,6 +531,10 @@ async fn read_loop(shard: &Rc<Shard>, connection: &Connection) -> Result<(), End
             if !connection.readable().await? {
                 return Ok(());
             }
+        }
+        // It may have been muted while there was nothing to read.
+        if connection.muted_until.get().is_some() && !connection.readable_again().await {
+            return Ok(());
         }
         let n = read_some(shard, connection, &mut buffer, chunk)?;
         full = n == chunk;
@@ -730,9 +763,25 @@ async fn take_frame(
         return Ok(());
     }
     let client = request.client_id.clone();
-    let pending = Box::pin(produce::begin(shard, request))
-        .await
-        .map_err(|error| End::Malformed { error, client })?;
+    let bytes = request.body.left();
+    let measured = shard.has_quotas(Kind::Produced) || shard.has_quotas(Kind::Time);
+    let (began, spent_ns) = if measured {
+        Box::pin(quotas::timed(produce::begin(shard, request))).await
+    } else {
+        (Box::pin(produce::begin(shard, request)).await, 0)
+    };
+    let mut pending = began.map_err(|error| End::Malformed {
+        error,
+        client: client.clone(),
+    })?;
+    if measured {
+        let throttle_ms = Box::pin(charge_produce(shard, &client, bytes, &pending, spent_ns)).await;
+        pending.throttle_ms = throttle_ms;
+        // Here and now: what is behind this request in the socket is read when its time has come.
+        if throttle_ms > 0 {
+            connection.mute(throttle_ms);
+        }
+    }
     let bytes = bytes_of(&memory);
     connection.producing.set(connection.producing.get() + bytes);
     connection.replies.push(Reply::Produce {

@@ -112,6 +112,13 @@ pub fn finish(answer: &mut BytesMut, behind: usize) {
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct ClientId(pub Option<Bytes>);
 
+impl ClientId {
+    /// As a quota names it; empty when the client has none.
+    pub fn text(&self) -> std::borrow::Cow<'_, str> {
+        String::from_utf8_lossy(self.0.as_deref().unwrap_or_default())
+    }
+}
+
 impl fmt::Display for ClientId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Some(bytes) = &self.0 else {

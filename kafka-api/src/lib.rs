@@ -3,7 +3,7 @@
 //! A connection lives on the shard that accepted it. It knows nothing of files, Raft or other nodes: what it needs of a partition it asks of
 //! the shard that owns it, by ring or, when that is its own shard, in place. Read in this order: [`versions`] (what is spoken),
 //! [`frame`], [`wire`] and [`schema`] (bytes become requests), [`records`], [`codec`] and [`validate`] (what a produced batch must be),
-//! [`connection`] (from the socket and back), [`handlers`] (one module per API key), [`coordinator`] and [`groups`] (consumer groups: the rules, and their shell), [`request`] and [`shard`] (what crosses the rings), [`refusals`] (errors that are told, counted and logged). Every bound
+//! [`connection`] (from the socket and back), [`handlers`] (one module per API key), [`coordinator`] and [`groups`] (consumer groups: the rules, and their shell), [`quotas`] (who uses too much waits), [`request`] and [`shard`] (what crosses the rings), [`refusals`] (errors that are told, counted and logged). Every bound
 //! is in [`limits`], the one error type for what cannot be read in [`error`].
 
 pub mod codec;
@@ -14,6 +14,7 @@ pub mod frame;
 pub mod groups;
 pub mod handlers;
 pub mod limits;
+pub mod quotas;
 pub mod records;
 pub mod refusals;
 pub mod request;

@@ -55,6 +55,8 @@ pub const LEASE_PATIENCE: Duration = Duration::from_millis(250);
 pub const STALLED: Duration = Duration::from_secs(1);
 /// Idle read buffers that a shard keeps for its next connection with bytes.
 pub const SPARE_BUFFERS: usize = 16;
+/// Connections of one shard that were refused and are closed a little later.
+pub const CONNECTIONS_CLOSING: usize = 1_000;
 /// Connections of one shard; fewer where the process may have few descriptors ([`engine::descriptors`]).
 pub const CONNECTIONS: usize = 100_000;
 
@@ -149,5 +151,13 @@ pub const COORDINATOR_LOOK: Duration = Duration::from_secs(1);
 pub const OFFSETS_RETENTION_CHECK: Duration = Duration::from_secs(600);
 /// Bytes of a group's id, and of each name that a member brings: what a record's length field holds, with room for what is put behind it.
 pub const GROUP_NAME_BYTES: usize = 32_000;
+/// Memory of the windows of clients with quotas of which a shard keeps count, in bytes; and the part of what it has for all that it may keep, if that is less.
+pub const QUOTA_BYTES: u64 = 8 << 20;
+pub const QUOTA_PART_OF_CACHE: u64 = 16;
+/// How many of them are looked at for idle ones at a time, and how often when there is no room, in milliseconds.
+pub const QUOTA_SWEEP: usize = 1_000;
+pub const QUOTA_SWEEP_MS: u64 = 1_000;
+/// Entities of one AlterClientQuotas request.
+pub const QUOTA_CHANGES: usize = 10_000;
 /// Bytes of a client's id that its member's id begins with.
 pub const MEMBER_PREFIX_BYTES: usize = 255;

@@ -170,6 +170,10 @@ errors! {
             topic.partitions.iter().for_each(|p| note(p.error_code));
         }
     }
+    DescribeClientQuotasResponse(it, note) { note(it.error_code) }
+    AlterClientQuotasResponse(it, note) {
+        it.entries.iter().for_each(|e| note(e.error_code));
+    }
     DescribeClusterResponse(it, note) { note(it.error_code) }
     GetTelemetrySubscriptionsResponse(it, note) { note(it.error_code) }
     PushTelemetryResponse(it, note) { note(it.error_code) }

@@ -1,6 +1,7 @@
 //! What crosses the rings between shards: questions about partitions to the shard that owns them, changes of the metadata to shard 0 and
 //! from it, and news. Plain data; payloads are `Bytes` and are not copied.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use cluster::Refused;
@@ -22,6 +23,8 @@ use crate::error::ErrorCode;
 use crate::handlers::describe_producers::Told as Producers;
 use crate::handlers::fetch::wire::PartAnswer as Fetched;
 use crate::handlers::produce::wire::PartAnswer as Appended;
+use crate::quotas::Charge;
+use crate::quotas::admission::Verdict;
 
 /// Calls that one shard may have under way at another, by class.
 pub const CREDITS: Credits = Credits {
@@ -67,6 +70,12 @@ pub enum ShardRequest {
     Metrics,
     /// Cast: a question to the coordinator of a partition of this shard, and its number; answered by [`ShardRequest::GroupAnswer`].
     Group(GroupId, coordinator::Token, coordinator::Request),
+    /// To shard 0: may a connection of this address come in?
+    Enter(IpAddr),
+    /// Cast to shard 0: a connection that was let in has ended.
+    Left(IpAddr),
+    /// To the shard that keeps a payer's books.
+    Charge(Box<Charge>),
     /// Cast: the answer to a question of this shard.
     GroupAnswer(coordinator::Token, coordinator::Reply),
 }
@@ -83,6 +92,9 @@ pub enum ShardReply {
     LogSizes(Vec<(GroupId, u64)>),
     Producers(Vec<Producers>),
     Controller(ControllerReply),
+    Entered(Verdict),
+    /// For how many milliseconds.
+    Throttled(u32),
     Done,
     Metrics(Vec<Sample>),
 }
@@ -189,6 +201,7 @@ pub enum ControllerCall {
     Alter(AlterTopic),
     AddPartitions(NewPartitions),
     ProducerIds,
+    AlterQuotas(Vec<cluster::quota::Change>),
 }
 
 #[derive(Debug)]
@@ -199,4 +212,5 @@ pub enum ControllerReply {
     /// How many the topic has now.
     PartitionsAdded(Result<i32, Refused>),
     ProducerIds(Result<ProducerIds, Refused>),
+    QuotasAltered(Result<(), Refused>),
 }

@@ -222,6 +222,19 @@ const OFFSET_DELETE: &[Field] = &[
     all(Array(&[all(Str), all(Array(&[all(Fixed(4))]))])),
 ];
 
+const DESCRIBE_CLIENT_QUOTAS: &[Field] = &[
+    all(Array(&[all(Str), all(Fixed(1)), all(Str)])),
+    all(Fixed(1)),
+];
+
+const ALTER_CLIENT_QUOTAS: &[Field] = &[
+    all(Array(&[
+        all(Array(&[all(Str), all(Str)])),
+        all(Array(&[all(Str), all(Fixed(8)), all(Fixed(1))])),
+    ])),
+    all(Fixed(1)),
+];
+
 fn schema(key: ApiKey) -> &'static [Field] {
     match key {
         ApiKey::ListOffsets => LIST_OFFSETS,
@@ -252,6 +265,8 @@ fn schema(key: ApiKey) -> &'static [Field] {
         ApiKey::ListGroups => LIST_GROUPS,
         ApiKey::DeleteGroups => DELETE_GROUPS,
         ApiKey::OffsetDelete => OFFSET_DELETE,
+        ApiKey::DescribeClientQuotas => DESCRIBE_CLIENT_QUOTAS,
+        ApiKey::AlterClientQuotas => ALTER_CLIENT_QUOTAS,
         ApiKey::Produce | ApiKey::Fetch | ApiKey::OffsetCommit | ApiKey::OffsetFetch => {
             unreachable!("{key:?} is read by hand")
         }

@@ -33,7 +33,7 @@ use crate::handlers::{
 };
 use crate::request::{ControllerCall, ControllerReply, ShardReply, ShardRequest};
 use crate::sync::join_all;
-use crate::{groups, limits};
+use crate::{groups, limits, quotas};
 
 /// A map with fixed seeds: two runs of one seed see the same (design §2).
 pub(crate) type Map<K, V> = IndexMap<K, V, ahash::RandomState>;
@@ -102,6 +102,8 @@ pub struct Shard {
     pub(crate) large_answers: crate::sync::Semaphore,
     /// Reads of damaged or unreadable batches, in the log.
     pub(crate) failed_reads: LineLimit,
+    pub(crate) quotas: RefCell<quotas::Keeper>,
+    pub(crate) admission: quotas::admission::Admission,
     news: RefCell<Map<GroupId, Announcement>>,
     telling: Cell<bool>,
 }
@@ -110,6 +112,19 @@ impl Shard {
     pub fn new(parts: Parts) -> Rc<Shard> {
         let sessions =
             fetch::Sessions::new(parts.config.broker.fetch_sessions, parts.id.0, parts.shards);
+        let shapes = quotas::keeper::Shapes {
+            clients: quotas::window::Shape::new(
+                parts.config.broker.quota_window_num,
+                parts.config.broker.quota_window_size_seconds,
+            ),
+            controller: quotas::window::Shape::new(
+                parts.config.broker.controller_quota_window_num,
+                parts.config.broker.controller_quota_window_size_seconds,
+            ),
+        };
+        let rules = quotas::admission::Rules::new(&parts.config.broker);
+        let admission = quotas::admission::Admission::new(rules);
+        let keeper = quotas::Keeper::new(shapes, parts.budget.cap(MemoryClass::Cache));
         Rc::new(Shard {
             id: parts.id,
             shards: parts.shards,
@@ -132,6 +147,8 @@ impl Shard {
             connections: Default::default(),
             large_answers: crate::sync::Semaphore::new(1),
             failed_reads: LineLimit::default(),
+            quotas: RefCell::new(keeper),
+            admission,
             news: RefCell::new(map()),
             telling: Cell::new(false),
         })
@@ -200,6 +217,10 @@ impl Shard {
                 .detach();
             }
             ShardRequest::Fetched(call, reply) => self.fetches.arrived(call, *reply),
+            ShardRequest::Left(ip) => self.admission.leave(ip),
+            ShardRequest::Charge(charge) => {
+                responder.reply(ShardReply::Throttled(self.enter(*charge)));
+            }
             ShardRequest::Group(group, token, request) => {
                 self.coordinators.ask(self, group, token, request);
             }
@@ -211,6 +232,7 @@ impl Shard {
             | ShardRequest::Trim(_)
             | ShardRequest::LogSizes(_)
             | ShardRequest::Producers(_)
+            | ShardRequest::Enter(_)
             | ShardRequest::Controller(_) => {
                 let shard = self.clone();
                 rt::spawn(Queue::Latency, async move {
@@ -251,6 +273,8 @@ impl Shard {
             }
             ShardRequest::Trim(call) => ShardReply::Trim(delete_records::serve(self, call).await),
             ShardRequest::Controller(call) => ShardReply::Controller(self.control(call).await),
+            ShardRequest::Charge(charge) => ShardReply::Throttled(self.enter(*charge)),
+            ShardRequest::Enter(ip) => ShardReply::Entered(self.let_in(ip).await),
             other => unreachable!("{other:?} is not asked this way"),
         }
     }
@@ -271,6 +295,7 @@ impl Shard {
                     ControllerReply::PartitionsAdded(Err(not_here()))
                 }
                 ControllerCall::ProducerIds => ControllerReply::ProducerIds(Err(not_here())),
+                ControllerCall::AlterQuotas(_) => ControllerReply::QuotasAltered(Err(not_here())),
             };
         };
         match call {
@@ -294,6 +319,9 @@ impl Shard {
             }
             ControllerCall::ProducerIds => {
                 ControllerReply::ProducerIds(in_time(controller.allocate_producer_ids()).await)
+            }
+            ControllerCall::AlterQuotas(changes) => {
+                ControllerReply::QuotasAltered(in_time(controller.alter_quotas(changes)).await)
             }
         }
     }

@@ -53,6 +53,8 @@ pub enum ApiKey {
     ElectLeaders = 43,
     IncrementalAlterConfigs = 44,
     OffsetDelete = 47,
+    DescribeClientQuotas = 48,
+    AlterClientQuotas = 49,
     DescribeCluster = 60,
     DescribeProducers = 61,
     GetTelemetrySubscriptions = 71,
@@ -111,6 +113,8 @@ pub const TABLE: &[Api] = &[
     api(ApiKey::IncrementalAlterConfigs, 0, 1, 1),
     // Never flexible.
     api(ApiKey::OffsetDelete, 0, 0, i16::MAX),
+    api(ApiKey::DescribeClientQuotas, 0, 1, 1),
+    api(ApiKey::AlterClientQuotas, 0, 1, 1),
     api(ApiKey::DescribeCluster, 0, 2, 0),
     api(ApiKey::DescribeProducers, 0, 0, 0),
     hidden(api(ApiKey::GetTelemetrySubscriptions, 0, 0, 0)),
@@ -193,6 +197,14 @@ mod tests {
         check::<m::AlterConfigsRequest, m::AlterConfigsResponse>(ApiKey::AlterConfigs, 2);
         check::<m::DescribeLogDirsRequest, m::DescribeLogDirsResponse>(ApiKey::DescribeLogDirs, 4);
         check::<m::ElectLeadersRequest, m::ElectLeadersResponse>(ApiKey::ElectLeaders, 2);
+        check::<m::DescribeClientQuotasRequest, m::DescribeClientQuotasResponse>(
+            ApiKey::DescribeClientQuotas,
+            1,
+        );
+        check::<m::AlterClientQuotasRequest, m::AlterClientQuotasResponse>(
+            ApiKey::AlterClientQuotas,
+            1,
+        );
         check::<m::DescribeProducersRequest, m::DescribeProducersResponse>(
             ApiKey::DescribeProducers,
             0,

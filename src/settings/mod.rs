@@ -16,7 +16,7 @@ mod tests;
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Write};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 
 /// One setting.
@@ -49,6 +49,14 @@ keys! {
     "auto-create-topics" "BOOL" "Create the topics that clients ask for [default: true]";
     "num-partitions" "N" "Partitions of a topic that doesn't say how many [default: 1]";
     "group-initial-rebalance-delay" "MS" "How long an empty consumer group waits for more members, in milliseconds [default: 3000]";
+    "max-connections" "N" "Connections at a time; more than that wait [default: 2147483647]";
+    "max-connections-per-ip" "N" "Connections of one address; more than that are closed [default: 2147483647]";
+    "max-connections-per-ip-overrides" "LIST" "Addresses with a limit of their own: 10.0.0.1:5,10.0.0.2:500 [default: none]";
+    "max-connection-creation-rate" "N" "New connections a second; more than that wait [default: 2147483647]";
+    "quota-window-num" "N" "Samples over which clients' rates are measured for quotas [default: 11]";
+    "quota-window-size" "SECONDS" "Length of such a sample [default: 1]";
+    "controller-quota-window-num" "N" "Samples over which clients' changes of topics are measured for quotas [default: 11]";
+    "controller-quota-window-size" "SECONDS" "Length of such a sample [default: 1]";
     "log" "FILTER" "What is logged to stderr: off, error, warn, info, debug or trace, and so for parts: warn,engine=debug [default: info]";
 }
 
@@ -98,6 +106,14 @@ pub struct Settings {
     pub auto_create_topics: bool,
     pub num_partitions: i32,
     pub group_initial_rebalance_delay_ms: u64,
+    pub max_connections: i32,
+    pub max_connections_per_ip: i32,
+    pub max_connections_per_ip_overrides: Vec<(IpAddr, i32)>,
+    pub max_connection_creation_rate: i32,
+    pub quota_window_num: i32,
+    pub quota_window_size_seconds: i32,
+    pub controller_quota_window_num: i32,
+    pub controller_quota_window_size_seconds: i32,
     pub log: String,
     /// Name, value in the file's syntax, source; in the table's order.
     shown: Vec<(&'static str, Option<String>, Source)>,

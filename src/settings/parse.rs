@@ -3,12 +3,19 @@
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 
+use cluster::broker_config::{BrokerConfig, overrides_text, parse_overrides};
+
 use super::{KEYS, Layer, Machine, Settings, SettingsError, Source, log_filter};
 
 /// Shards of a process. Every two of them have rings, whose memory grows with the square.
 const SHARDS_MAX: u16 = 256;
 /// The least memory a shard works with, in bytes.
 const MEMORY_PER_SHARD_MIN: u64 = 32 << 20;
+
+/// Samples of a rate: each client's window has memory for them.
+const SAMPLES_MAX: i64 = 1_000;
+/// Length of one, in seconds.
+const SAMPLE_SECONDS_MAX: i64 = 86_400;
 
 struct Reader<'a> {
     layer: &'a Layer,
@@ -114,6 +121,49 @@ pub(super) fn settings(layer: &Layer, machine: Machine) -> Result<Settings, Sett
         || 3_000,
         |n| Some(n.to_string()),
     )?;
+    let plain = BrokerConfig::default();
+    let mut limit = |name, least, most, default: i32| {
+        r.get(
+            name,
+            |t| number(t, least, most).map(|n| n as i32),
+            || default,
+            |n| Some(n.to_string()),
+        )
+    };
+    let most = i64::from(i32::MAX);
+    let max_connections = limit("max-connections", 0, most, plain.max_connections)?;
+    let per_ip = plain.max_connections_per_ip;
+    let max_connections_per_ip = limit("max-connections-per-ip", 0, most, per_ip)?;
+    let max_connections_per_ip_overrides = r.get(
+        "max-connections-per-ip-overrides",
+        parse_overrides,
+        Vec::new,
+        |list| quoted(&overrides_text(list)),
+    )?;
+    let mut limit = |name, least, most, default: i32| {
+        r.get(
+            name,
+            |t| number(t, least, most).map(|n| n as i32),
+            || default,
+            |n| Some(n.to_string()),
+        )
+    };
+    let rate = plain.max_connection_creation_rate;
+    let max_connection_creation_rate = limit("max-connection-creation-rate", 0, most, rate)?;
+    let samples = plain.quota_window_num;
+    let quota_window_num = limit("quota-window-num", 1, SAMPLES_MAX, samples)?;
+    let seconds = plain.quota_window_size_seconds;
+    let quota_window_size_seconds = limit("quota-window-size", 1, SAMPLE_SECONDS_MAX, seconds)?;
+    let samples = plain.controller_quota_window_num;
+    let controller_quota_window_num =
+        limit("controller-quota-window-num", 1, SAMPLES_MAX, samples)?;
+    let seconds = plain.controller_quota_window_size_seconds;
+    let controller_quota_window_size_seconds = limit(
+        "controller-quota-window-size",
+        1,
+        SAMPLE_SECONDS_MAX,
+        seconds,
+    )?;
     let log = r.get(
         "log",
         log_filter::parse,
@@ -169,6 +219,14 @@ pub(super) fn settings(layer: &Layer, machine: Machine) -> Result<Settings, Sett
         auto_create_topics,
         num_partitions,
         group_initial_rebalance_delay_ms,
+        max_connections,
+        max_connections_per_ip,
+        max_connections_per_ip_overrides,
+        max_connection_creation_rate,
+        quota_window_num,
+        quota_window_size_seconds,
+        controller_quota_window_num,
+        controller_quota_window_size_seconds,
         log,
         shown: r.shown,
     })

@@ -8,8 +8,9 @@ use std::rc::Rc;
 use bytes::Bytes;
 use engine::rt;
 
+use super::throttle::carry_out;
 use super::{Connection, End, Reply, bytes_of};
-use crate::handlers::{self, fetch, produce};
+use crate::handlers::{fetch, produce};
 use crate::limits;
 use crate::shard::Shard;
 use crate::sync::poll_once;
@@ -117,7 +118,7 @@ pub(super) async fn write_loop(shard: &Rc<Shard>, connection: &Connection) -> Re
             } => {
                 // It may take long; what is ready goes out first.
                 out.write(shard, connection).await?;
-                let answer = handlers::dispatch(shard, &mut request, &mut memory)
+                let answer = carry_out(shard, connection, &mut request, &mut memory)
                     .await
                     .map_err(|error| End::Malformed {
                         error,

@@ -1,7 +1,7 @@
 //! CreatePartitions, key 37, versions 0-3.
 //!
 //! The controller on shard 0 checks and adds, one topic after the other; `validate_only` stops before the change. A number that is no increase is INVALID_PARTITIONS; a
-//! topic that the request names twice is answered once, with INVALID_REQUEST. A moment is spent on the leaders of new partitions, so that the client needn't wait for them.
+//! topic that the request names twice is answered once, with INVALID_REQUEST. From version 3 on a client with a quota that it has used up is told so, topic by topic. A moment is spent on the leaders of new partitions, so that the client needn't wait for them.
 
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -16,6 +16,7 @@ use kafka_protocol::protocol::StrBytes;
 use crate::error::{ErrorCode, Malformed};
 use crate::frame::Request;
 use crate::handlers::{Answer, metadata, repeated};
+use crate::quotas::mutations::Mutations;
 use crate::request::{ControllerCall, ControllerReply};
 use crate::schema;
 use crate::shard::Shard;
@@ -23,6 +24,7 @@ use crate::shard::Shard;
 pub async fn handle(shard: &Rc<Shard>, request: &Request) -> Result<Answer, Malformed> {
     let asked: CreatePartitionsRequest = schema::decode(request, request.version)?;
     let twice = repeated(asked.topics.iter().map(|t| &t.name));
+    let mut mutations = Mutations::new(shard, request, 3);
     let mut told = BTreeSet::new();
     let mut results = Vec::with_capacity(asked.topics.len());
     for topic in &asked.topics {
@@ -35,7 +37,7 @@ pub async fn handle(shard: &Rc<Shard>, request: &Request) -> Result<Answer, Malf
                 "The request names the topic twice.".to_string(),
             ))
         } else {
-            add(shard, topic, asked.validate_only).await
+            add(shard, &mut mutations, topic, asked.validate_only).await
         };
         results.push((topic, result));
     }
@@ -47,11 +49,15 @@ pub async fn handle(shard: &Rc<Shard>, request: &Request) -> Result<Answer, Malf
         rows.push(row(topic, result));
     }
     let response = CreatePartitionsResponse::default().with_results(rows);
-    Answer::encode(shard, request, &response, request.version).await
+    Ok(Answer {
+        throttle_ms: mutations.throttle_ms(),
+        ..Answer::encode(shard, request, &response, request.version).await?
+    })
 }
 
 async fn add(
     shard: &Rc<Shard>,
+    mutations: &mut Mutations<'_>,
     topic: &CreatePartitionsTopic,
     validate_only: bool,
 ) -> Result<i32, (i16, String)> {
@@ -65,6 +71,23 @@ async fn add(
         assignments,
         validate_only,
     };
+    if mutations.are_limited() {
+        // Only what would be added is charged.
+        let sound = NewPartitions {
+            validate_only: true,
+            ..new.clone()
+        };
+        let count = ask(shard, sound).await?;
+        let had = shard.view.topic(&topic.name).map(|t| t.partitions.len());
+        let more = usize::try_from(count).unwrap_or(0);
+        mutations
+            .charge(more.saturating_sub(had.unwrap_or(0)))
+            .await?;
+    }
+    ask(shard, new).await
+}
+
+async fn ask(shard: &Rc<Shard>, new: NewPartitions) -> Result<i32, (i16, String)> {
     let call = ControllerCall::AddPartitions(new);
     match shard.ask_controller(call).await {
         Some(ControllerReply::PartitionsAdded(result)) => result.map_err(|e| (e.code(), e.message)),

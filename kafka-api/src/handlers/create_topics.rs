@@ -1,7 +1,7 @@
 //! CreateTopics, key 19, versions 2-7.
 //!
 //! The controller on shard 0 checks and creates, one topic after the other; `validate_only` stops before the change. A name that comes twice in a
-//! request is INVALID_REQUEST. From version 5 on the answer has the topic's size and configuration, from 7 on its id.
+//! request is INVALID_REQUEST. From version 6 on a client with a quota that it has used up is told so, topic by topic. From version 5 on the answer has the topic's size and configuration, from 7 on its id.
 
 use std::rc::Rc;
 
@@ -18,6 +18,7 @@ use kafka_protocol::protocol::StrBytes;
 use crate::error::{ErrorCode, Malformed};
 use crate::frame::Request;
 use crate::handlers::{Answer, metadata, repeated};
+use crate::quotas::mutations::Mutations;
 use crate::request::{ControllerCall, ControllerReply};
 use crate::schema;
 use crate::shard::Shard;
@@ -25,6 +26,7 @@ use crate::shard::Shard;
 pub async fn handle(shard: &Rc<Shard>, request: &Request) -> Result<Answer, Malformed> {
     let asked: CreateTopicsRequest = schema::decode(request, request.version)?;
     let twice = repeated(asked.topics.iter().map(|t| &t.name));
+    let mut mutations = Mutations::new(shard, request, 6);
     let mut results = Vec::with_capacity(asked.topics.len());
     for topic in &asked.topics {
         let result = if twice.contains(&topic.name) {
@@ -33,7 +35,7 @@ pub async fn handle(shard: &Rc<Shard>, request: &Request) -> Result<Answer, Malf
                 "The request names the topic twice.".to_string(),
             ))
         } else {
-            create(shard, topic, asked.validate_only).await
+            create(shard, &mut mutations, topic, asked.validate_only).await
         };
         results.push((topic.name.clone(), result));
     }
@@ -53,11 +55,15 @@ pub async fn handle(shard: &Rc<Shard>, request: &Request) -> Result<Answer, Malf
         });
     }
     let response = CreateTopicsResponse::default().with_topics(topics);
-    Answer::encode(shard, request, &response, request.version).await
+    Ok(Answer {
+        throttle_ms: mutations.throttle_ms(),
+        ..Answer::encode(shard, request, &response, request.version).await?
+    })
 }
 
 async fn create(
     shard: &Rc<Shard>,
+    mutations: &mut Mutations<'_>,
     topic: &CreatableTopic,
     validate_only: bool,
 ) -> Result<CreatedTopic, (i16, String)> {
@@ -81,6 +87,24 @@ async fn create(
         validate_only,
         internal: false,
     };
+    if !mutations.are_limited() {
+        return ask(shard, new).await;
+    }
+    // Only what would be created is charged.
+    let sound = NewTopic {
+        validate_only: true,
+        ..new.clone()
+    };
+    let created = ask(shard, sound).await?;
+    let partitions = usize::try_from(created.partitions).unwrap_or(0);
+    mutations.charge(partitions).await?;
+    if validate_only {
+        return Ok(created);
+    }
+    ask(shard, new).await
+}
+
+async fn ask(shard: &Rc<Shard>, new: NewTopic) -> Result<CreatedTopic, (i16, String)> {
     match shard.ask_controller(ControllerCall::Create(new)).await {
         Some(ControllerReply::Created(result)) => {
             result.map_err(|e: Refused| (e.code(), e.message))

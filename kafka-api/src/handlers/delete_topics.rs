@@ -1,6 +1,6 @@
 //! DeleteTopics, key 20, versions 1-6.
 //!
-//! By name; from version 6 on by name or by id. A topic that is named twice, or by both, is INVALID_REQUEST.
+//! By name; from version 6 on by name or by id. A topic that is named twice, or by both, is INVALID_REQUEST. From version 5 on a client with a quota that it has used up is told so, topic by topic.
 
 use std::rc::Rc;
 
@@ -14,6 +14,7 @@ use uuid::Uuid;
 use crate::error::{ErrorCode, Malformed};
 use crate::frame::Request;
 use crate::handlers::{Answer, repeated};
+use crate::quotas::mutations::Mutations;
 use crate::request::{ControllerCall, ControllerReply};
 use crate::schema;
 use crate::shard::Shard;
@@ -31,6 +32,7 @@ pub async fn handle(shard: &Rc<Shard>, request: &Request) -> Result<Answer, Malf
         names.map(|n| (Some(n), Uuid::nil())).collect()
     };
     let twice = repeated(asked.iter());
+    let mut mutations = Mutations::new(shard, request, 5);
     let mut rows = Vec::with_capacity(asked.len());
     for one in &asked {
         rows.push(if twice.contains(one) {
@@ -39,19 +41,26 @@ pub async fn handle(shard: &Rc<Shard>, request: &Request) -> Result<Answer, Malf
                 Some(invalid("The request names the topic twice.")),
             )
         } else {
-            delete(shard, one).await
+            delete(shard, &mut mutations, one).await
         });
     }
     let rows = rows.into_iter().map(|r| fit(r, request.version)).collect();
     let response = DeleteTopicsResponse::default().with_responses(rows);
-    Answer::encode(shard, request, &response, request.version).await
+    Ok(Answer {
+        throttle_ms: mutations.throttle_ms(),
+        ..Answer::encode(shard, request, &response, request.version).await?
+    })
 }
 
 fn invalid(message: &str) -> (i16, String) {
     (ErrorCode::InvalidRequest.code(), message.to_string())
 }
 
-async fn delete(shard: &Rc<Shard>, asked: &Asked) -> DeletableTopicResult {
+async fn delete(
+    shard: &Rc<Shard>,
+    mutations: &mut Mutations<'_>,
+    asked: &Asked,
+) -> DeletableTopicResult {
     let which = match asked {
         (Some(name), id) if id.is_nil() => TopicRef::Name(name.to_string()),
         (None, id) if !id.is_nil() => TopicRef::Id(TopicId(*id)),
@@ -60,6 +69,16 @@ async fn delete(shard: &Rc<Shard>, asked: &Asked) -> DeletableTopicResult {
             return row(asked.clone(), Some(why));
         }
     };
+    let known = match &which {
+        TopicRef::Name(name) => shard.view.topic(name),
+        TopicRef::Id(id) => shard.view.topic_by_id(*id),
+    };
+    // What isn't there costs nothing.
+    if let Some(topic) = known
+        && let Err(why) = mutations.charge(topic.partitions.len()).await
+    {
+        return row(asked.clone(), Some(why));
+    }
     match shard.ask_controller(ControllerCall::Delete(which)).await {
         Some(ControllerReply::Deleted(Ok((name, id)))) => {
             row((Some(StrBytes::from_string(name).into()), id.0), None)

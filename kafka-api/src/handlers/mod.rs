@@ -15,6 +15,7 @@ use crate::shard::Shard;
 use crate::sync::Permit;
 use crate::versions::ApiKey;
 
+pub mod alter_client_quotas;
 pub mod alter_configs;
 pub mod api_versions;
 pub mod create_partitions;
@@ -22,6 +23,7 @@ pub mod create_topics;
 pub mod delete_groups;
 pub mod delete_records;
 pub mod delete_topics;
+pub mod describe_client_quotas;
 pub mod describe_cluster;
 pub mod describe_configs;
 pub mod describe_groups;
@@ -54,6 +56,8 @@ pub struct Answer {
     pub pieces: Vec<Bytes>,
     pub held: Vec<fetch::Held>,
     pub refusals: Refusals,
+    /// For so long the client is throttled, in milliseconds: it used too much.
+    pub throttle_ms: u32,
 }
 
 impl Answer {
@@ -226,6 +230,10 @@ pub async fn dispatch(
         ApiKey::PushTelemetry => Box::pin(push_telemetry::handle(shard, request)).await,
         ApiKey::DeleteRecords => Box::pin(delete_records::handle(shard, request)).await,
         ApiKey::CreatePartitions => Box::pin(create_partitions::handle(shard, request)).await,
+        ApiKey::DescribeClientQuotas => {
+            Box::pin(describe_client_quotas::handle(shard, request)).await
+        }
+        ApiKey::AlterClientQuotas => Box::pin(alter_client_quotas::handle(shard, request)).await,
         ApiKey::DescribeCluster => Box::pin(describe_cluster::handle(shard, request)).await,
         ApiKey::DescribeTopicPartitions => {
             Box::pin(describe_topic_partitions::handle(shard, request)).await

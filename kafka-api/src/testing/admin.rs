@@ -28,6 +28,29 @@ pub(super) fn body(key: ApiKey, version: i16) -> BytesMut {
             let request = m::DescribeLogDirsRequest::default().with_topics(Some(vec![topic]));
             encoded(&request, version.min(4))
         }
+        ApiKey::DescribeClientQuotas => {
+            use m::describe_client_quotas_request as r;
+            let component = r::ComponentData::default()
+                .with_entity_type(s("client-id"))
+                .with_match(Some(s("a-client")));
+            let request =
+                m::DescribeClientQuotasRequest::default().with_components(vec![component]);
+            encoded(&request, version)
+        }
+        ApiKey::AlterClientQuotas => {
+            use m::alter_client_quotas_request as r;
+            let entity = r::EntityData::default()
+                .with_entity_type(s("client-id"))
+                .with_entity_name(Some(s("a-client")));
+            let op = r::OpData::default()
+                .with_key(s("producer_byte_rate"))
+                .with_value(1e6);
+            let entry = r::EntryData::default()
+                .with_entity(vec![entity])
+                .with_ops(vec![op]);
+            let request = m::AlterClientQuotasRequest::default().with_entries(vec![entry]);
+            encoded(&request, version)
+        }
         ApiKey::ElectLeaders => {
             let topic = m::elect_leaders_request::TopicPartitions::default()
                 .with_topic(s("orders").into())

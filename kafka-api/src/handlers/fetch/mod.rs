@@ -6,6 +6,7 @@
 //!
 //! From version 7 on there are sessions, see [`session`]. Whoever says that it is a replica is served like any client, up to the high watermark.
 //! Without transactions both isolation levels see the same. From version 13 on topics go by id.
+//! A client that has used its quota up gets an empty answer, whatever was read for it.
 
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
@@ -25,6 +26,7 @@ use crate::frame::Request;
 use crate::handlers::produce::wire::Endpoint;
 use crate::handlers::{Answer, AnswerMemory, memory_for};
 use crate::limits;
+use crate::quotas::Kind;
 use crate::refusals::Refusals;
 use crate::request::{FetchCall, FetchQuery, FetchReply, ShardRequest};
 use crate::shard::Shard;
@@ -119,6 +121,16 @@ pub async fn handle(
     let max_bytes = (fetch.max_bytes.max(0) as usize)
         .min(limits::FETCH_BYTES)
         .min(shard.config.broker.fetch_max_bytes.max(0) as usize);
+    let limit = if shard.has_quotas(Kind::Fetched) {
+        shard.quota(Kind::Fetched, &request.client_id)
+    } else {
+        None
+    };
+    // More than that at once would be too much however long the client was silent.
+    let max_bytes = limit.map_or(max_bytes, |limit| {
+        let most = shard.quotas.borrow().clients().most_at_once(limit);
+        max_bytes.min(most as usize)
+    });
     let min_bytes = (fetch.min_bytes.max(0) as usize).min(max_bytes);
     let refused = answers.iter().any(|a| !a.error.is_none());
     let polling = shard.fetches.polls(shard, fetch.parts.len());
@@ -174,6 +186,13 @@ pub async fn handle(
         let most = fetch.parts.iter().map(|p| p.max_bytes.max(0) as usize);
         trim(&mut answers, most, max_bytes);
     }
+    if limit.is_some() {
+        let bytes = wire::size(request, &fetch, &answers) as f64;
+        let throttle_ms = shard.charge(Kind::Fetched, &request.client_id, bytes).await;
+        if throttle_ms > 0 {
+            return Ok(throttled(shard, request, &context, throttle_ms));
+        }
+    }
     let session = match &context {
         Context::Alone => 0,
         Context::Full => {
@@ -207,7 +226,22 @@ pub async fn handle(
         pieces,
         held,
         refusals,
+        throttle_ms: 0,
     })
+}
+
+/// What a client gets that has fetched too much: nothing, for so long. What was read goes back, and its session wasn't told anything.
+fn throttled(shard: &Shard, request: &Request, context: &Context, throttle_ms: u32) -> Answer {
+    let session = match context {
+        Context::Alone | Context::Full => 0,
+        Context::Incremental(session) => session.id(),
+    };
+    shard.count_sessions();
+    let pieces = wire::write(request, ErrorCode::None, session, &[], &[], Vec::new(), &[]);
+    Answer {
+        throttle_ms,
+        ..Answer::pieces(pieces)
+    }
 }
 
 /// Tells clients that came to the wrong node, or with an old epoch, who leads; where the other nodes are reached.

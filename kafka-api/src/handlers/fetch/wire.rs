@@ -350,6 +350,36 @@ fn write_part(out: &mut Parts, version: i16, flexible: bool, index: i32, answer:
     }
 }
 
+/// Bytes of an answer as Kafka counts them for a quota: the length and the body.
+pub fn size(request: &Request, fetch: &FetchRequest, answers: &[PartAnswer]) -> usize {
+    let flexible = request.flexible();
+    let version = request.version;
+    let length = |n: usize| match flexible {
+        true => uvarint_bytes(n as u32 + 1),
+        false => 4,
+    };
+    let mut bytes = 8 + length(fetch.topics.len()) + usize::from(flexible);
+    bytes += if version >= 7 { 6 } else { 0 };
+    for topic in &fetch.topics {
+        bytes += match version {
+            13.. => 16,
+            _ if flexible => uvarint_bytes(topic.name.len() as u32 + 1) + topic.name.len(),
+            _ => 2 + topic.name.len(),
+        };
+        bytes += length(topic.parts) + usize::from(flexible);
+    }
+    let part = 22
+        + if version >= 5 { 8 } else { 0 }
+        + if flexible { 2 } else { 4 }
+        + if version >= 11 { 4 } else { 0 };
+    for answer in answers {
+        let records = answer.record_bytes();
+        bytes += part + length(records) + records;
+        bytes += answer.diverging.map_or(0, |_| 15) + answer.leader.as_ref().map_or(0, |_| 11);
+    }
+    bytes
+}
+
 /// Bytes of an answer beside its records, at most.
 pub fn overhead_bytes(parts: usize) -> usize {
     64 + parts * (80 + uvarint_bytes(u32::MAX))

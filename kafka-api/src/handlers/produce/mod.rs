@@ -5,7 +5,7 @@
 //! may wait at once. A batch that is too large for the journal is first written to an extent on its owner's shard (L7), and its connection waits for that. `acks=0` has no answer: an error closes the connection, so that the client learns of it.
 //!
 //! From version 10 on an answer names the leader that this node knows of (KIP-951); from 13 on topics go by id. A topic that isn't there is
-//! not created. Transactional ids are ignored: a transactional batch is refused for its attributes.
+//! not created. A client with a quota is charged by its connection, once its batches are in their logs. Transactional ids are ignored: a transactional batch is refused for its attributes.
 
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
@@ -53,6 +53,8 @@ pub struct Pending {
     acks: Acks,
     /// Whether the client's acks are any; else nothing is appended.
     acks_are_known: bool,
+    /// For so long the client is throttled, in milliseconds; set by the connection, which charges it.
+    pub throttle_ms: u32,
 }
 
 /// Batches in a log of this shard whose commits are awaited, by their place in the request.
@@ -90,6 +92,7 @@ pub async fn begin(shard: &Rc<Shard>, request: Request) -> Result<Pending, Malfo
             _ => Acks::All,
         },
         acks_are_known: (-1..=1).contains(&acks),
+        throttle_ms: 0,
     };
     let mut calls: SmallVec<[Call; 1]> = SmallVec::new();
     let mut at = 0;
@@ -491,6 +494,7 @@ impl Pending {
             &self.parts,
             &self.answers,
             &endpoints,
+            self.throttle_ms,
         );
         finish(&mut out, 0);
         out.freeze()

@@ -134,6 +134,7 @@ pub fn write(
     parts: &[PartData],
     answers: &[PartAnswer],
     endpoints: &[Endpoint],
+    throttle_ms: u32,
 ) -> BytesMut {
     assert_eq!(parts.len(), answers.len(), "one answer per part");
     let version = request.version;
@@ -157,7 +158,7 @@ pub fn write(
         at += topic.parts;
         out.put_no_tags(flexible);
     }
-    out.put_i32(0);
+    out.put_i32(i32::try_from(throttle_ms).unwrap_or(i32::MAX));
     if version >= 10 && !endpoints.is_empty() {
         write_endpoints(&mut out, endpoints);
     } else {
@@ -341,7 +342,7 @@ mod tests {
                 port: 9_092,
                 rack: None,
             }];
-            let mut out = write(&request, &read.topics, &read.parts, &answers, &endpoints);
+            let mut out = write(&request, &read.topics, &read.parts, &answers, &endpoints, 0);
             finish(&mut out, 0);
             let mut bytes = out.freeze();
             let length = i32::decode_be(&mut bytes);
