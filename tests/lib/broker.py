@@ -118,8 +118,9 @@ class Kafka:
 
     name = "kafka"
 
-    def __init__(self, data_dir, fsync=False, port=None, env=None, log_dir=None):
+    def __init__(self, data_dir, fsync=False, port=None, env=None, log_dir=None, sets=None):
         self.data_dir = pathlib.Path(data_dir)
+        self.sets = [w for k, v in (sets or {}).items() for w in ("--set", f"{k}={v}")]
         self.port = port or proc.free_ports(1)[0]
         self.fsync = fsync
         self.number = 0
@@ -133,7 +134,7 @@ class Kafka:
     def start(self, timeout=120):
         began = time.monotonic()
         proc.run([PEER, "start", "--dir", self.data_dir, "--port", self.port,
-                  *(["--fsync"] if self.fsync else [])], timeout=timeout, env=self.env)
+                  *(["--fsync"] if self.fsync else []), *self.sets], timeout=timeout, env=self.env)
         self.number = int((self.data_dir / "node1" / "pid").read_text())
         return time.monotonic() - began
 
