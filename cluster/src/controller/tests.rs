@@ -515,7 +515,7 @@ fn quotas_are_in_force_when_they_are_answered_and_after_a_restart() {
     assert_eq!(limit(&f.view, 199), None);
 
     let mut g = Fixture::new();
-    g.controller.restore(&c.snapshot()).unwrap();
+    g.controller.restore(&c.snapshot().concat()).unwrap();
     assert!(poll(g.publisher.as_mut()).is_pending());
     assert_eq!(limit(&g.view, 198), Some(198.0));
     assert_eq!(limit(&g.view, 199), None);

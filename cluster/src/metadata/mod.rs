@@ -363,7 +363,8 @@ impl Metadata {
             }
         }
         let removed: Vec<&Removed> = self.removed.values().collect();
-        let end = (removed, self.next_replica, self.next_producer_id);
+        let counters = (self.next_replica, self.next_producer_id);
+        let end = (removed, counters, self.quotas_by_entity());
         draft.pieces.push(append(piece, &end).into());
         draft.whole = true;
         true
