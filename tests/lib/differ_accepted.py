@@ -4,6 +4,7 @@ import dataclasses
 import re
 
 from differ_records import Batch
+from differ_side import NOBODY
 
 
 # Keys that leave everything as it is.
@@ -113,7 +114,9 @@ ACCEPTED = [
              whole=True, ends=True),
     Accepted("operations that there aren't", "Kafka fails with UNKNOWN_SERVER_ERROR for the whole request; here the resource is refused", "IncrementalAlterConfigs", r"ErrorCode$", -1, when=lambda c: any(
         r["ConfigOperation"] not in range(4) for r in rows(c.step.values["Resources"]) if "ConfigOperation" in r), whole=True, ends=True),
-    Accepted("codecs that there aren't", "Kafka fails with UNKNOWN_SERVER_ERROR; it is an invalid record", "Produce", r"\.ErrorCode$", -1, 87, fault("codec"), whole=True),
+    Accepted("batches that can't be read", "Kafka fails with UNKNOWN_SERVER_ERROR on an unknown codec and on what a codec can't read; it is an invalid record", "Produce", r"\.ErrorCode$", -1, 87, whole=True),
+    Accepted("the id of no topic", "Kafka fails with UNKNOWN_SERVER_ERROR where a topic has neither name nor id; here it is an unknown id", "Metadata|Fetch", r"ErrorCode$", -1, when=lambda c: NOBODY in [
+        t.get("TopicId") for t in (c.step.values["Topics"] or []) + (c.step.values.get("ForgottenTopicsData") or [])], whole=True, ends=True),
     Accepted("no answer of Kafka", "a partition without records breaks Kafka, which answers nothing; it is an invalid record", "Produce", "^$", "no answer", when=fault("null"), whole=True, ends=True),
     # Messages are for people.
     Accepted("a message more", "errors are explained here where Kafka leaves the message out", ".*", r"ErrorMessage$", (None, ""), "own"),
@@ -128,7 +131,8 @@ ACCEPTED = [
     Accepted("an older batch", "a batch that was taken long ago is DUPLICATE_SEQUENCE_NUMBER, which clients take for done; Kafka says that it is out of order", "Produce", r"\.ErrorCode$", 45, 46),
     Accepted("when a repeated batch came", "Kafka answers a repeated batch with its newest record's time for that of its append", "Produce", r"LogAppendTimeMs$", "a time", -1, repeated),
     # What can't be read.
-    Accepted("text that isn't UTF-8", "Kafka reads it as another text; here the connection is closed", ".*", "^$", None, "closed", lambda c: c.step.mangle and c.step.mangle[0] == "other" and c.step.mangle[2] & 128, whole=True),
+    Accepted("bytes that are others", "Kafka reads text that isn't UTF-8 as another text, and lengths below -1 as null; here the connection is closed", ".*", "^$", None, "closed", lambda c: c.step.mangle and c.step.mangle[0] == "other",
+             whole=True),
     # Transactions.
     Accepted("transactional ids", "there are no transactions yet", "InitProducerId|FindCoordinator", r"ErrorCode$", None, 53, whole=True, ends=True),
     # Fetch.
