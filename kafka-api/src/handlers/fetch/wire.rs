@@ -358,9 +358,10 @@ pub fn size(request: &Request, fetch: &FetchRequest, answers: &[PartAnswer]) -> 
         true => uvarint_bytes(n as u32 + 1),
         false => 4,
     };
-    let mut bytes = 8 + length(fetch.topics.len()) + usize::from(flexible);
+    let topics = || fetch.topics.iter().filter(|t| t.parts > 0);
+    let mut bytes = 8 + length(topics().count()) + usize::from(flexible);
     bytes += if version >= 7 { 6 } else { 0 };
-    for topic in &fetch.topics {
+    for topic in topics() {
         bytes += match version {
             13.. => 16,
             _ if flexible => uvarint_bytes(topic.name.len() as u32 + 1) + topic.name.len(),
