@@ -112,6 +112,9 @@ class Tailrace:
     def create_topic(self, topic, partitions, *configs):
         cli(self, "topic", "create", topic, "--partitions", partitions, *(x for c in configs for x in ("--config", c)))
 
+    def delete_topic(self, topic):
+        cli(self, "topic", "delete", topic)
+
 
 class Kafka:
     """A real Apache Kafka 4.4 of one node."""
@@ -164,6 +167,9 @@ class Kafka:
     def create_topic(self, topic, partitions, *configs):
         tool("topics", "--bootstrap-server", self.bootstrap, "--create", "--topic", topic,
              "--partitions", partitions, *(x for c in configs for x in ("--config", c)))
+
+    def delete_topic(self, topic):
+        tool("topics", "--bootstrap-server", self.bootstrap, "--delete", "--topic", topic)
 
 
 def make(kind, data_dir, **options):
