@@ -38,9 +38,11 @@ use crate::sync::Pipe;
 use crate::versions::ApiKey;
 
 mod admit;
+mod large;
 mod throttle;
 mod writing;
 
+use large::{class_of, read_large};
 use throttle::charge_produce;
 use writing::write_loop;
 
@@ -66,6 +68,8 @@ struct Connection {
     frame_due: Cell<Option<Instant>>,
     /// The class of memory that holds a frame that isn't whole, and the bytes that it still misses; 0 when there is none.
     missing: Cell<(MemoryClass, usize)>,
+    /// Its frame waits for memory: it is not the client that holds it up.
+    wants_memory: Cell<bool>,
     /// By when the write under way must be done.
     write_due: Cell<Option<Instant>>,
     /// The writer is at work for the client, which may take long.
@@ -232,7 +236,7 @@ impl Connections {
 
     /// Cuts off the connection whose frame is the farthest from being whole of those with memory of the class, if it got nothing for a while. One that
     /// misses `missing` bytes wants the memory; if it has none yet, it may be the farther one itself. So that frames which never end, or hold memory and wait for more,
-    /// can't keep others out.
+    /// can't keep others out. Those whose clients don't send come first.
     fn shed(&self, class: MemoryClass, missing: usize, has_none: bool) {
         let now = rt::now();
         let open = self.open.borrow();
@@ -244,7 +248,7 @@ impl Connections {
                 let farther = misses > missing || has_none && misses > 0;
                 of == class && farther && c.active.get() + limits::STALLED <= now
             })
-            .max_by_key(|c| c.missing.get().1);
+            .max_by_key(|c| (!c.wants_memory.get(), c.missing.get().1));
         if let Some(c) = worst {
             tracing::warn!(peer = %c.name(), missing = c.missing.get().1, "a connection is closed: its request arrives too slowly for the memory there is");
             c.missing.set((class, 0));
@@ -380,6 +384,7 @@ impl Entry {
             active: Cell::new(rt::now()),
             frame_due: Cell::new(None),
             missing: Cell::new((MemoryClass::PartialFrames, 0)),
+            wants_memory: Cell::new(false),
             write_due: Cell::new(None),
             busy: Cell::new(false),
             answering: Cell::new(false),
@@ -638,99 +643,6 @@ async fn lease(shard: &Shard, class: MemoryClass, bytes: usize) -> Result<Lease,
         Some(lease) => Ok(lease),
         None => shard.budget.take(class, bytes as u64).await,
     }
-}
-
-/// The class of memory for a frame that has a buffer of its own.
-fn class_of(shard: &Shard, length: usize) -> MemoryClass {
-    let half = shard.budget.cap(MemoryClass::PartialFrames) / 2;
-    if length as u64 > limits::LARGE_FRAME_BYTES.min(half) {
-        MemoryClass::LargeFrames
-    } else {
-        MemoryClass::PartialFrames
-    }
-}
-
-/// Reads the rest of a frame that doesn't fit the shared buffer.
-///
-/// Its memory is taken piece by piece as it arrives; when it is whole it counts as a request, but a large one stays in its class. Who waits too
-/// long for a piece has the most incomplete frame cut off. A frame larger than its class is refused.
-async fn read_large(
-    shard: &Shard,
-    connection: &Connection,
-    begun: BytesMut,
-    length: usize,
-) -> Result<(Bytes, Leases), End> {
-    // A MiB a second is the least that a client must manage, after a moment of grace.
-    let due = rt::now() + limits::PARTIAL_FRAME + Duration::from_micros(length as u64);
-    connection.frame_due.set(Some(due));
-    let class = class_of(shard, length);
-    let (asked, cap) = (length as u64, shard.budget.cap(class));
-    if asked > cap {
-        return Err(TooLarge { asked, cap }.into());
-    }
-    let piece = if class == MemoryClass::LargeFrames {
-        limits::LARGE_LEASE_BYTES
-    } else {
-        limits::LEASE_BYTES
-    };
-    let mut leases = Leases::new();
-    let mut leased = 0;
-    // Reserved, not touched: it becomes memory as bytes arrive.
-    let mut frame = BytesMut::new();
-    let mut full = false;
-    while frame.len() < length {
-        if frame.len() == leased {
-            let piece = piece.min(length - leased);
-            let lease = piece_of_frame(shard, class, piece, length - leased, leased == 0);
-            leases.push(connection.off_the_clock(lease).await?);
-            leased += piece;
-        }
-        if frame.is_empty() {
-            frame.reserve(length);
-            frame.extend_from_slice(&begun);
-        }
-        if class == MemoryClass::LargeFrames && frame.len() < leased {
-            let room = leased - frame.len();
-            frame = connection.off_the_clock(rt::populate(frame, room)).await;
-        }
-        connection.missing.set((class, length - frame.len()));
-        if full {
-            rt::yield_if_needed().await;
-        } else if !connection.readable().await? {
-            return Err(End::Left);
-        }
-        let room = (leased - frame.len()).min(limits::READ_MAX_BYTES);
-        full = read_some(shard, connection, &mut frame, room)? == room;
-    }
-    connection.missing.set((class, 0));
-    connection.frame_due.set(None);
-    if class == MemoryClass::PartialFrames {
-        let whole = lease(shard, MemoryClass::Requests, length).await?;
-        leases.clear();
-        leases.push(whole);
-    }
-    Ok((frame.freeze(), leases))
-}
-
-/// Takes memory for the next piece of a frame that misses `missing` bytes.
-async fn piece_of_frame(
-    shard: &Shard,
-    class: MemoryClass,
-    bytes: usize,
-    missing: usize,
-    first: bool,
-) -> Result<Lease, TooLarge> {
-    let mut taken = pin!(lease(shard, class, bytes));
-    let lease = loop {
-        match rt::timeout(limits::LEASE_PATIENCE, taken.as_mut()).await {
-            Ok(lease) => break lease?,
-            Err(rt::Elapsed) => shard.connections.shed(class, missing, first),
-        }
-    };
-    if class == MemoryClass::LargeFrames {
-        shard.groups.shard_log().make_room();
-    }
-    Ok(lease)
 }
 
 /// Puts a request into the queue; a Produce request is checked and appended first.

@@ -45,9 +45,7 @@ pub const OWN_BUFFER_BYTES: usize = 64 << 10;
 pub const LARGE_FRAME_BYTES: u64 = 4 << 20;
 /// Memory that an idle connection is counted with, in bytes (measured: tests/show/spine/8).
 pub const CONNECTION_BYTES: u64 = 5 << 10;
-/// A frame with a buffer of its own is leased in pieces of this many bytes, each before it is read.
-pub const LEASE_BYTES: usize = 1 << 20;
-/// The same for a large frame: what its buffer grows by in memory.
+/// A large frame is leased in pieces of this many bytes, each before it is read: what its buffer grows by in memory.
 pub const LARGE_LEASE_BYTES: usize = 2 << 20;
 /// A frame that waits this long for memory has the most incomplete one cut off.
 pub const LEASE_PATIENCE: Duration = Duration::from_millis(250);

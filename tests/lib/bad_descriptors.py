@@ -25,8 +25,9 @@ def limited():
 
 
 def closed(one):
+    one.setblocking(False)
     try:
-        return one.recv(1, socket.MSG_DONTWAIT) == b""
+        return one.recv(1) == b""
     except BlockingIOError:
         return False
     except OSError:
@@ -37,7 +38,7 @@ def few(p):
     node = brokers.Tailrace(proc.scratch() / "few", wrap=limited(),
                             flags=("--overprovisioned", "--shards", str(SHARDS), "--memory", "512MiB"))
     node.start()
-    node.create_topic(TOPIC, PARTITIONS, "segment.bytes=1048576", "max.message.bytes=4000000")
+    node.create_topic(TOPIC, PARTITIONS, "segment.bytes=2500000", "max.message.bytes=4000000")
     ours = wire.Connection(node.port, 30)
     small, large = wire.batch([b"s" * 900000]), wire.batch([b"l" * 2000000])
 

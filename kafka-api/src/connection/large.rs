@@ -1,0 +1,109 @@
+//! Frames that have a buffer of their own, and the memory for them.
+
+use std::pin::pin;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use engine::memory::{Lease, Leases, MemoryClass, TooLarge};
+use engine::rt;
+
+use super::{Connection, End, lease, read_some};
+use crate::limits;
+use crate::shard::Shard;
+
+/// The class of memory for a frame that has a buffer of its own.
+pub(super) fn class_of(shard: &Shard, length: usize) -> MemoryClass {
+    let half = shard.budget.cap(MemoryClass::PartialFrames) / 2;
+    if length as u64 > limits::LARGE_FRAME_BYTES.min(half) {
+        MemoryClass::LargeFrames
+    } else {
+        MemoryClass::PartialFrames
+    }
+}
+
+/// Reads the rest of a frame that doesn't fit the shared buffer.
+///
+/// Its memory is taken before its first byte: several that hold some and wait for one another's would end only by being cut off. That of a large one, which may
+/// be all there is, is taken piece by piece as it arrives. When it is whole it counts as a request, but a large one stays in its class. Who waits too
+/// long has the most incomplete frame cut off. A frame larger than its class is refused.
+pub(super) async fn read_large(
+    shard: &Shard,
+    connection: &Connection,
+    begun: BytesMut,
+    length: usize,
+) -> Result<(Bytes, Leases), End> {
+    // A MiB a second is the least that a client must manage, after a moment of grace.
+    let due = rt::now() + limits::PARTIAL_FRAME + Duration::from_micros(length as u64);
+    connection.frame_due.set(Some(due));
+    let class = class_of(shard, length);
+    let (asked, cap) = (length as u64, shard.budget.cap(class));
+    if asked > cap {
+        return Err(TooLarge { asked, cap }.into());
+    }
+    let piece = if class == MemoryClass::LargeFrames {
+        limits::LARGE_LEASE_BYTES
+    } else {
+        length
+    };
+    let mut leases = Leases::new();
+    let mut leased = 0;
+    // Reserved, not touched: it becomes memory as bytes arrive.
+    let mut frame = BytesMut::new();
+    let mut full = false;
+    while frame.len() < length {
+        if frame.len() == leased {
+            let left = length - leased;
+            let piece = piece.min(left);
+            let lease = piece_of_frame(shard, class, piece, left, leased == 0);
+            connection.wants_memory.set(true);
+            leases.push(connection.off_the_clock(lease).await?);
+            connection.wants_memory.set(false);
+            leased += piece;
+        }
+        if frame.is_empty() {
+            frame.reserve(length);
+            frame.extend_from_slice(&begun);
+        }
+        if class == MemoryClass::LargeFrames && frame.len() < leased {
+            let room = leased - frame.len();
+            frame = connection.off_the_clock(rt::populate(frame, room)).await;
+        }
+        connection.missing.set((class, length - frame.len()));
+        if full {
+            rt::yield_if_needed().await;
+        } else if !connection.readable().await? {
+            return Err(End::Left);
+        }
+        let room = (leased - frame.len()).min(limits::READ_MAX_BYTES);
+        full = read_some(shard, connection, &mut frame, room)? == room;
+    }
+    connection.missing.set((class, 0));
+    connection.frame_due.set(None);
+    if class == MemoryClass::PartialFrames {
+        let whole = lease(shard, MemoryClass::Requests, length).await?;
+        leases.clear();
+        leases.push(whole);
+    }
+    Ok((frame.freeze(), leases))
+}
+
+/// Takes memory for the next piece of a frame that misses `missing` bytes.
+async fn piece_of_frame(
+    shard: &Shard,
+    class: MemoryClass,
+    bytes: usize,
+    missing: usize,
+    first: bool,
+) -> Result<Lease, TooLarge> {
+    let mut taken = pin!(lease(shard, class, bytes));
+    let lease = loop {
+        match rt::timeout(limits::LEASE_PATIENCE, taken.as_mut()).await {
+            Ok(lease) => break lease?,
+            Err(rt::Elapsed) => shard.connections.shed(class, missing, first),
+        }
+    };
+    if class == MemoryClass::LargeFrames {
+        shard.groups.shard_log().make_room();
+    }
+    Ok(lease)
+}
