@@ -8,7 +8,7 @@
 //! something to happen gives its request's memory back first (see [`crate::handlers::dispatch`]).
 //!
 //! Memory: an idle connection holds no buffer. Small frames share one read buffer and are leased from the budget as soon as they are whole; a
-//! larger one gets a buffer of its own, leased piece by piece, each before it is read (see `read_large`). A frame that has begun must
+//! larger one gets a buffer of its own, leased before it is read, very large ones piece by piece (see [`large`]). A frame that has begun must
 //! be whole in time; what we wait for, memory or the answer before it, isn't taken off that time. What cannot be read closes the connection, with a line in the log.
 
 use std::cell::{Cell, RefCell};
