@@ -13,10 +13,10 @@ use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use engine::metrics::{Kind, Sample};
+use engine::metrics::{Sample, Value};
 use node::{Asked, Gate, Numbers};
 use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, text};
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, NoLabelSet, text};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
@@ -179,28 +179,39 @@ struct Shards(Numbers);
 impl Collector for Shards {
     fn encode(&self, mut encoder: DescriptorEncoder) -> Result<(), std::fmt::Error> {
         // By name, in the order of the first shard that has it: some have labels that others lack.
-        let mut names: Vec<Sample> = Vec::new();
+        let mut names: Vec<&Sample> = Vec::new();
         for sample in self.0.iter().flatten() {
             if !names.iter().any(|known| known.name == sample.name) {
-                names.push(*sample);
+                names.push(sample);
             }
         }
         for sample in names {
-            let kind = match sample.kind {
-                Kind::Counter => MetricType::Counter,
-                Kind::Gauge => MetricType::Gauge,
+            let kind = match sample.value {
+                Value::Counter(_) => MetricType::Counter,
+                Value::Gauge(_) => MetricType::Gauge,
+                Value::Histogram(_) => MetricType::Histogram,
             };
             let mut metric = encoder.encode_descriptor(sample.name, sample.help, None, kind)?;
             for (shard, samples) in self.0.iter().enumerate() {
                 for found in samples.iter().filter(|s| s.name == sample.name) {
                     let mut labels = vec![("shard", shard.to_string())];
                     labels.extend(found.label.map(|(name, value)| (name, value.to_owned())));
-                    let one = metric.encode_family(&labels)?;
-                    match sample.kind {
-                        Kind::Counter => ConstCounter::new(found.value).encode(one)?,
-                        Kind::Gauge => {
-                            let value = i64::try_from(found.value).unwrap_or(i64::MAX);
+                    let mut one = metric.encode_family(&labels)?;
+                    match &found.value {
+                        Value::Counter(value) => ConstCounter::new(*value).encode(one)?,
+                        Value::Gauge(value) => {
+                            let value = i64::try_from(*value).unwrap_or(i64::MAX);
                             ConstGauge::new(value).encode(one)?;
+                        }
+                        Value::Histogram(times) => {
+                            let seconds = |us| us as f64 / 1e6;
+                            let buckets: Vec<_> = times
+                                .buckets()
+                                .map(|(bound, count)| (bound.map_or(f64::INFINITY, seconds), count))
+                                .collect();
+                            let count = buckets.iter().map(|(_, count)| count).sum();
+                            let sum = seconds(times.sum_us);
+                            one.encode_histogram::<NoLabelSet>(sum, count, &buckets, None)?;
                         }
                     }
                 }
@@ -219,23 +230,20 @@ mod tests {
         let sample = |value| Sample {
             name: "requests",
             help: "Kafka requests",
-            kind: Kind::Counter,
             label: None,
-            value,
+            value: Value::Counter(value),
         };
         let gauge = |value| Sample {
             name: "groups",
             help: "Raft groups",
-            kind: Kind::Gauge,
             label: None,
-            value,
+            value: Value::Gauge(value),
         };
         let refused = |error, value| Sample {
             name: "refusals",
             help: "Errors",
-            kind: Kind::Counter,
             label: Some(("error", error)),
-            value,
+            value: Value::Counter(value),
         };
         let text = exposition(vec![
             vec![sample(3), gauge(1), refused("BAD", 7)],
@@ -258,5 +266,24 @@ mod tests {
              tailrace_refusals_total{shard=\"1\",error=\"WORSE\"} 9\n\
              # EOF\n"
         );
+    }
+    #[test]
+    fn times_become_a_histogram_in_seconds() {
+        let metrics = engine::metrics::ShardMetrics::default();
+        metrics.produce_seconds.record(Duration::from_micros(20));
+        metrics.produce_seconds.record(Duration::from_micros(40));
+        metrics.produce_seconds.record(Duration::from_secs(60));
+        let text = exposition(vec![metrics.snapshot()]);
+        for line in [
+            "# TYPE tailrace_produce_seconds histogram",
+            "tailrace_produce_seconds_sum{shard=\"0\"} 60.00006",
+            "tailrace_produce_seconds_count{shard=\"0\"} 3",
+            "tailrace_produce_seconds_bucket{le=\"0.000016\",shard=\"0\"} 0",
+            "tailrace_produce_seconds_bucket{le=\"0.000024\",shard=\"0\"} 1",
+            "tailrace_produce_seconds_bucket{le=\"0.000048\",shard=\"0\"} 2",
+            "tailrace_produce_seconds_bucket{le=\"+Inf\",shard=\"0\"} 3",
+        ] {
+            assert!(text.lines().any(|l| l == line), "{line} in\n{text}");
+        }
     }
 }

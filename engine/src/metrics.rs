@@ -2,6 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 /// A number that only goes up (or, for gauges, is set), owned by one shard.
 #[derive(Debug, Default)]
@@ -39,12 +40,81 @@ impl Labelled {
     }
 }
 
+/// Buckets of a [`Histogram`], the one for what is longer than all bounds included.
+const BUCKETS: usize = 42;
+/// Upper bound of a histogram's first bucket, in microseconds.
+const FIRST_US: u64 = 16;
+
+/// How long things took, counted in buckets of which two make a doubling, from 16 µs to 16 s: a percentile read from them is less than 1.5 times off.
+#[derive(Debug)]
+pub struct Histogram {
+    counts: [Cell<u64>; BUCKETS],
+    sum_us: Cell<u64>,
+}
+
+impl Default for Histogram {
+    fn default() -> Self {
+        Histogram {
+            counts: [const { Cell::new(0) }; BUCKETS],
+            sum_us: Cell::new(0),
+        }
+    }
+}
+
+/// Upper bound of a bucket in microseconds: 16, 24, 32, 48, 64 ...
+fn bound_us(bucket: usize) -> u64 {
+    let doubled = FIRST_US << (bucket / 2);
+    doubled + doubled / 2 * (bucket as u64 % 2)
+}
+
+impl Histogram {
+    pub fn record(&self, took: Duration) {
+        let us = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
+        let bucket = match us {
+            0..=FIRST_US => 0,
+            _ => {
+                // Doublings of the first bound that are below it, and whether it is above the half between that and the next.
+                let octave = (us - 1).ilog2() - FIRST_US.ilog2();
+                let half = FIRST_US << octave;
+                2 * octave as usize + 1 + usize::from(us > half + half / 2)
+            }
+        };
+        let count = &self.counts[bucket.min(BUCKETS - 1)];
+        count.set(count.get().wrapping_add(1));
+        self.sum_us.set(self.sum_us.get().wrapping_add(us));
+    }
+
+    fn times(&self) -> Times {
+        Times {
+            sum_us: self.sum_us.get(),
+            counts: self.counts.iter().map(Cell::get).collect(),
+        }
+    }
+}
+
+/// A [`Histogram`] as it was at one moment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Times {
+    pub sum_us: u64,
+    counts: Box<[u64]>,
+}
+
+impl Times {
+    /// Upper bound of each bucket in microseconds and how many are in it alone; what is longer than all has no bound.
+    pub fn buckets(&self) -> impl Iterator<Item = (Option<u64>, u64)> {
+        let last = self.counts.len() - 1;
+        let bound = move |n| (n < last).then(|| bound_us(n));
+        let counts = self.counts.iter().enumerate();
+        counts.map(move |(n, count)| (bound(n), *count))
+    }
+}
+
 macro_rules! shard_metrics {
     ($($(#[doc = $doc:literal])* $name:ident: $kind:ident $(by $label:ident)?,)*) => {
         /// All counters of one shard.
         #[derive(Debug, Default)]
         pub struct ShardMetrics {
-            $($(#[doc = $doc])* pub $name: shard_metrics!(@type $($label)?),)*
+            $($(#[doc = $doc])* pub $name: shard_metrics!(@type $kind $($label)?),)*
         }
 
         impl ShardMetrics {
@@ -55,42 +125,46 @@ macro_rules! shard_metrics {
                     let one = |label, value| Sample {
                         name: stringify!($name),
                         help: concat!($($doc),*).trim_ascii(),
-                        kind: Kind::$kind,
                         label,
                         value,
                     };
-                    shard_metrics!(@put self.$name, all, one $(, $label)?);
+                    shard_metrics!(@put self.$name, all, one, $kind $($label)?);
                 })*
                 all
             }
         }
     };
-    (@type) => { Counter };
-    (@type $label:ident) => { Labelled };
-    (@put $from:expr, $all:ident, $one:ident) => { $all.push($one(None, $from.get())) };
-    (@put $from:expr, $all:ident, $one:ident, $label:ident) => {
+    (@type Histogram) => { Histogram };
+    (@type $kind:ident) => { Counter };
+    (@type $kind:ident $label:ident) => { Labelled };
+    (@put $from:expr, $all:ident, $one:ident, Histogram) => {
+        $all.push($one(None, Value::Histogram($from.times())))
+    };
+    (@put $from:expr, $all:ident, $one:ident, $kind:ident) => { $all.push($one(None, Value::$kind($from.get()))) };
+    (@put $from:expr, $all:ident, $one:ident, $kind:ident $label:ident) => {
         for (value, n) in $from.0.borrow().iter() {
-            $all.push($one(Some((stringify!($label), *value)), *n));
+            $all.push($one(Some((stringify!($label), *value)), Value::$kind(*n)));
         }
     };
 }
 
-/// Whether a number only grows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    Counter,
-    Gauge,
+/// What a sample says, and of which kind it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Value {
+    /// Only grows.
+    Counter(u64),
+    Gauge(u64),
+    Histogram(Times),
 }
 
-/// One number of a snapshot.
-#[derive(Clone, Copy, Debug)]
+/// One number of a snapshot, or one histogram.
+#[derive(Clone, Debug)]
 pub struct Sample {
     pub name: &'static str,
     pub help: &'static str,
-    pub kind: Kind,
     /// A label's name and value, where there is one.
     pub label: Option<(&'static str, &'static str)>,
-    pub value: u64,
+    pub value: Value,
 }
 
 shard_metrics! {
@@ -98,6 +172,8 @@ shard_metrics! {
     requests: Counter,
     /// Open client connections
     connections: Gauge,
+    /// Seconds from having a whole Produce request to having its answer, batches checked, appended and durable
+    produce_seconds: Histogram,
     /// Requests handed to another shard over a ring
     cross_shard_hops: Counter,
     /// Connections refused because their address has, or opens, too many
@@ -116,6 +192,8 @@ shard_metrics! {
     journal_commits: Counter,
     /// Journal writes that were synced by themselves
     journal_syncs: Counter,
+    /// Seconds from handing a commit to the disk to knowing it durable
+    journal_commit_seconds: Histogram,
     /// Bytes written to the journal, padding included
     journal_bytes: Counter,
     /// Bytes of the journal that only a checkpoint can free
@@ -179,15 +257,53 @@ mod tests {
         let of_refusals: Vec<_> = all
             .iter()
             .filter(|s| s.name == "refusals")
-            .map(|s| (s.label, s.value))
+            .map(|s| (s.label, s.value.clone()))
             .collect();
         assert_eq!(
             of_refusals,
-            [(Some(("error", "A")), 1), (Some(("error", "B")), 5)]
+            [
+                (Some(("error", "A")), Value::Counter(1)),
+                (Some(("error", "B")), Value::Counter(5))
+            ]
         );
         assert!(
             all.iter()
                 .any(|s| s.name == "requests" && s.label.is_none())
         );
+    }
+    #[test]
+    fn a_time_is_in_the_bucket_that_its_bounds_say() {
+        for us in [
+            0,
+            1,
+            16,
+            17,
+            24,
+            25,
+            32,
+            33,
+            48,
+            1_000,
+            12_345_678,
+            16_777_216,
+            16_777_217,
+            u64::MAX,
+        ] {
+            let histogram = Histogram::default();
+            histogram.record(Duration::from_micros(us));
+            let times = histogram.times();
+            assert_eq!(times.sum_us, us);
+            let mut below = 0;
+            for (bound, count) in times.buckets() {
+                let bound = bound.unwrap_or(u64::MAX);
+                let within = us <= bound && (us > below || below == 0);
+                assert_eq!(count, u64::from(within), "{us} µs, up to {bound} µs");
+                below = bound;
+            }
+        }
+        let last = Histogram::default().times();
+        let bounds: Vec<_> = last.buckets().map(|(bound, _)| bound).collect();
+        assert_eq!(bounds[..4], [Some(16), Some(24), Some(32), Some(48)]);
+        assert_eq!(bounds[40..], [Some(16 << 20), None]);
     }
 }

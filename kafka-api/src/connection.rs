@@ -96,6 +96,7 @@ enum Reply {
     Ready(Bytes),
     Produce {
         pending: Box<produce::Pending>,
+        arrived: rt::Instant,
         memory: Leases,
     },
     /// Carried out when it is its turn.
@@ -656,6 +657,7 @@ async fn take_frame(
         return Err(End::Left);
     }
     shard.metrics.requests.increment();
+    let arrived = rt::now();
     let request = match frame::parse(frame)? {
         Frame::UnknownApiVersions { correlation_id } => {
             let answer = api_versions::unknown_version(correlation_id);
@@ -698,6 +700,7 @@ async fn take_frame(
     connection.producing.set(connection.producing.get() + bytes);
     connection.replies.push(Reply::Produce {
         pending: Box::new(pending),
+        arrived,
         memory,
     });
     Ok(())

@@ -215,11 +215,16 @@ impl Inner {
             block,
         } = submission;
         self.metrics.journal_bytes.add(block.len() as u64);
+        let began = rt::now();
         let write = self.journal_file.write(position, block);
         let inner = self.clone();
         rt::spawn(Queue::Latency, async move {
             match write.await {
-                Ok(_) => inner.completed(lsn),
+                Ok(_) => {
+                    let took = began.elapsed();
+                    inner.metrics.journal_commit_seconds.record(took);
+                    inner.completed(lsn);
+                }
                 Err(e) => inner.fail(write_error(e, &inner.journal_path)),
             }
         })

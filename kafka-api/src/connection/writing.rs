@@ -86,6 +86,7 @@ pub(super) async fn write_loop(shard: &Rc<Shard>, connection: &Connection) -> Re
             Reply::Ready(answer) => out.push(answer),
             Reply::Produce {
                 mut pending,
+                arrived,
                 memory,
             } => {
                 if !settled(&mut pending).await {
@@ -102,6 +103,8 @@ pub(super) async fn write_loop(shard: &Rc<Shard>, connection: &Connection) -> Re
                 }
                 if pending.is_answered() {
                     out.push(pending.encode(shard));
+                    let took = arrived.elapsed();
+                    shard.metrics.produce_seconds.record(took);
                 } else if pending.failed() {
                     return Err(End::Unacknowledged);
                 }
