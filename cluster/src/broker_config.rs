@@ -1,13 +1,16 @@
-//! The broker's own configuration as DescribeConfigs shows it: read-only, and only what has an effect.
+//! The broker's own configuration as DescribeConfigs shows it: only what has an effect. What a node is started with is read-only; the defaults of topics' configs, under the names
+//! that Kafka's brokers have for them, can be set for the whole cluster while it runs ([`of_topics`] sorts such changes out).
 
 use std::borrow::Cow;
 use std::net::IpAddr;
 
 use crate::error::{Refusal, Refused};
 use crate::limits::{CONFIG_OPS, CONNECTION_OVERRIDES};
-use crate::topic_config::table::TABLE;
+use crate::topic_config::table::{Definition, TABLE};
 use crate::topic_config::value::ValueType;
-use crate::topic_config::{AlterOp, ConfigOp, ConfigRow, ConfigSource, Synonym, shown};
+use crate::topic_config::{
+    AlterOp, ConfigOp, ConfigRow, ConfigSource, Settings, Synonym, of_the_cluster, shown,
+};
 
 /// What a node was started with, as far as clients may see it. Filled by the binary from its settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -87,7 +90,11 @@ const LOGGERS: [&str; 6] = [
 
 /// The rows of DescribeConfigs for this broker, sorted by name; `wanted` narrows them to some names. The defaults of topics are among them, under the names that
 /// topics' configs give as synonyms.
-pub fn describe(config: &BrokerConfig, wanted: Option<&[&str]>) -> Vec<ConfigRow> {
+pub fn describe(
+    config: &BrokerConfig,
+    defaults: &Settings,
+    wanted: Option<&[&str]>,
+) -> Vec<ConfigRow> {
     let plain = BrokerConfig::default();
     let own = rows(config).into_iter().zip(rows(&plain));
     let mut all: Vec<ConfigRow> = own.map(|(row, default)| own_row(row, default.2)).collect();
@@ -95,19 +102,52 @@ pub fn describe(config: &BrokerConfig, wanted: Option<&[&str]>) -> Vec<ConfigRow
         if let Some(name) = d.broker_name
             && all.iter().all(|row| row.name != name)
         {
-            all.push(row(
-                name,
-                d.value_type,
-                Some(d.default.to_string()),
-                Some(d.default.to_string()),
-                ConfigSource::Default,
-                format!("Default of the topics' {}. {}", d.name, d.documentation()).into(),
-            ));
+            all.push(default_row(d, name, defaults));
         }
     }
     all.sort_by_key(|row| row.name);
     all.retain(|row| wanted.is_none_or(|names| names.contains(&row.name)));
     all
+}
+
+/// What the cluster has set for all brokers, sorted by name: these alone.
+pub fn describe_defaults(defaults: &Settings, wanted: Option<&[&str]>) -> Vec<ConfigRow> {
+    let set = TABLE.iter().filter(|d| defaults.contains_key(d.name));
+    let mut all: Vec<ConfigRow> = set
+        .filter_map(|d| Some(default_row(d, d.broker_name?, defaults)))
+        .filter(|row| wanted.is_none_or(|names| names.contains(&row.name)))
+        .collect();
+    for row in &mut all {
+        let shared = |s: &Synonym| s.source == ConfigSource::DynamicDefault;
+        row.synonyms.retain(shared);
+    }
+    all.sort_by_key(|row| row.name);
+    all
+}
+
+/// The default of a topic's config, under the broker's name for it.
+fn default_row(d: &Definition, name: &'static str, defaults: &Settings) -> ConfigRow {
+    let shared = defaults.get(d.name).cloned();
+    let source = match shared {
+        Some(_) => ConfigSource::DynamicDefault,
+        None => ConfigSource::Default,
+    };
+    let value = shared.clone().unwrap_or_else(|| d.default.to_string());
+    ConfigRow {
+        name,
+        value: Some(value),
+        read_only: false,
+        source,
+        sensitive: false,
+        synonyms: of_the_cluster(d, shared),
+        value_type: d.value_type,
+        documentation: format!("Default of the topics' {}. {}", d.name, d.documentation()).into(),
+    }
+}
+
+/// The config of topics of which a broker's config is the default.
+pub fn of_topics(broker_name: &str) -> Option<&'static Definition> {
+    TABLE.iter().find(|d| d.broker_name == Some(broker_name))
 }
 
 /// The parts of Tailrace that have a level in the log, and that of everything else as `root`; `wanted` narrows them to some names.
@@ -222,15 +262,15 @@ fn row(
     }
 }
 
-/// Whether a change would leave the broker as it is: it is configured when it starts, and so nothing else is taken.
-pub fn check(config: &BrokerConfig, ops: &[ConfigOp]) -> Result<(), Refused> {
+/// Whether a change would leave this broker as it is: it is configured when it starts, and so nothing else is taken.
+pub fn check(config: &BrokerConfig, defaults: &Settings, ops: &[ConfigOp]) -> Result<(), Refused> {
     if ops.len() > CONFIG_OPS {
         return Err(Refused::new(
             Refusal::InvalidRequest,
             format!("More than {CONFIG_OPS} configs in one change."),
         ));
     }
-    let rows = describe(config, None);
+    let rows = describe(config, defaults, None);
     for (i, op) in ops.iter().enumerate() {
         let name = shown(&op.name);
         let malformed = |why: String| Err(Refused::new(Refusal::InvalidRequest, why));
@@ -257,9 +297,14 @@ pub fn check(config: &BrokerConfig, ops: &[ConfigOp]) -> Result<(), Refused> {
             }
             AlterOp::Append | AlterOp::Subtract => false,
         };
+        if !keeps && of_topics(&op.name).is_some() {
+            return malformed(format!(
+                "{name} is the default of a topic's config, which is the same on all brokers: set it for all, with an empty name instead of a broker's."
+            ));
+        }
         if !keeps {
             return malformed(format!(
-                "{name} can't be changed while the broker runs: it is set when the broker starts. Topics have their own settings."
+                "{name} can't be changed while the broker runs: it is set when the broker starts."
             ));
         }
     }
@@ -458,11 +503,15 @@ mod tests {
             num_partitions: 3,
             ..BrokerConfig::default()
         };
-        let all = describe(&config, None);
+        let none = Settings::new();
+        let all = describe(&config, &none, None);
         assert!(all.windows(2).all(|p| p[0].name < p[1].name));
-        assert!(all.iter().all(|r| r.read_only));
+        for row in &all {
+            assert_eq!(row.read_only, of_topics(row.name).is_none(), "{}", row.name);
+        }
         let some = describe(
             &config,
+            &none,
             Some(&["num.partitions", "fetch.max.bytes", "node.id"]),
         );
         assert_eq!(some.len(), 3);
@@ -470,8 +519,31 @@ mod tests {
         assert_eq!(some[1].source, ConfigSource::StaticBroker);
         assert_eq!(some[2].value.as_deref(), Some("3"));
         assert_eq!(some[2].synonyms.len(), 2);
-        let topics = describe(&config, Some(&["message.max.bytes"]));
+        let topics = describe(&config, &none, Some(&["message.max.bytes"]));
         assert_eq!(topics[0].value.as_deref(), Some("1048588"));
+    }
+
+    #[test]
+    fn what_the_cluster_has_set_is_told_of_every_broker() {
+        let set = Settings::from([
+            ("retention.ms".to_string(), "5".to_string()),
+            ("segment.ms".to_string(), "6".to_string()),
+        ]);
+        let names = ["log.retention.ms", "log.roll.ms", "message.max.bytes"];
+        let rows = describe(&BrokerConfig::default(), &set, Some(&names));
+        let told: Vec<_> = rows.iter().map(|r| (r.source, r.synonyms.len())).collect();
+        // There is no default of log.roll.ms: that is log.roll.hours.
+        let wanted = [
+            (ConfigSource::DynamicDefault, 2),
+            (ConfigSource::DynamicDefault, 1),
+            (ConfigSource::Default, 1),
+        ];
+        assert_eq!(told, wanted);
+        assert_eq!(rows[0].value.as_deref(), Some("5"));
+        let alone = describe_defaults(&set, None);
+        let told: Vec<_> = alone.iter().map(|r| (r.name, r.synonyms.len())).collect();
+        assert_eq!(told, [("log.retention.ms", 1), ("log.roll.ms", 1)]);
+        assert_eq!(describe_defaults(&set, Some(&["log.roll.ms"])).len(), 1);
     }
 
     #[test]
@@ -497,13 +569,16 @@ mod tests {
                 op,
                 value: value.map(Into::into),
             };
-            check(&config, &[op]).err().map(|e| e.refusal)
+            check(&config, &Settings::new(), &[op])
+                .err()
+                .map(|e| e.refusal)
         };
         use AlterOp::{Append, Delete, Set};
         assert_eq!(refused("num.partitions", Set, Some("1")), None);
         assert_eq!(refused("num.partitions", Delete, None), None);
         assert_eq!(refused("log.retention.ms", Set, Some("604800000")), None);
         let no = Some(Refusal::InvalidRequest);
+        assert_eq!(refused("log.retention.ms", Set, Some("5")), no);
         assert_eq!(refused("num.partitions", Set, Some("2")), no);
         assert_eq!(refused("num.partitions", Set, None), no);
         assert_eq!(refused("listeners", Append, Some("x")), no);

@@ -18,8 +18,9 @@ use crate::ids;
 use crate::metadata::Node;
 use crate::quota;
 
-/// The version of the format of commands and snapshots that this build writes, and the newest it reads. 2 has quotas.
-pub const VERSION: u8 = 2;
+/// The version of the format of commands and snapshots that this build writes, and the newest it reads. 2 has quotas, 3 the cluster's
+/// defaults of topics' configs.
+pub const VERSION: u8 = 3;
 
 /// One change of what the nodes agree on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -70,6 +71,11 @@ pub enum Command {
     },
     /// Sets and removes limits of clients.
     AlterQuotas { changes: Vec<quota::Change> },
+    /// Sets defaults of topics' configs for the whole cluster, by the names that topics have for them, and takes others back.
+    AlterDefaults {
+        set: BTreeMap<String, String>,
+        unset: Vec<String>,
+    },
 }
 
 /// The nodes of one partition's replicas, preferred leader first.

@@ -84,7 +84,7 @@ pub fn describe(table: &[Definition], wanted: Option<&[&str]>) -> Vec<ConfigRow>
     table
         .iter()
         .filter(|d| wanted.is_none_or(|names| names.contains(&d.name)))
-        .map(|d| row(d, None))
+        .map(|d| row(d, None, None))
         .collect()
 }
 

@@ -199,6 +199,10 @@ pub enum ControllerCall {
     Create(NewTopic),
     Delete(TopicRef),
     Alter(AlterTopic),
+    AlterDefaults {
+        change: ConfigChange,
+        validate_only: bool,
+    },
     AddPartitions(NewPartitions),
     ProducerIds,
     AlterQuotas(Vec<cluster::quota::Change>),

@@ -290,7 +290,9 @@ impl Shard {
             return match call {
                 ControllerCall::Create(_) => ControllerReply::Created(Err(not_here())),
                 ControllerCall::Delete(_) => ControllerReply::Deleted(Err(not_here())),
-                ControllerCall::Alter(_) => ControllerReply::Altered(Err(not_here())),
+                ControllerCall::Alter(_) | ControllerCall::AlterDefaults { .. } => {
+                    ControllerReply::Altered(Err(not_here()))
+                }
                 ControllerCall::AddPartitions(_) => {
                     ControllerReply::PartitionsAdded(Err(not_here()))
                 }
@@ -316,6 +318,13 @@ impl Shard {
             }
             ControllerCall::Alter(alter) => {
                 ControllerReply::Altered(in_time(controller.alter_topic(alter)).await)
+            }
+            ControllerCall::AlterDefaults {
+                change,
+                validate_only,
+            } => {
+                let altered = controller.alter_defaults(change, validate_only);
+                ControllerReply::Altered(in_time(altered).await)
             }
             ControllerCall::ProducerIds => {
                 ControllerReply::ProducerIds(in_time(controller.allocate_producer_ids()).await)

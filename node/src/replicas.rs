@@ -55,6 +55,11 @@ impl Replicas {
             } => self.host(*topic, *from, partitions).await,
             Change::TopicDeleted(removed) => self.remove(removed.id).await,
             Change::ConfigsAltered { topic, .. } => self.configure(*topic).await,
+            Change::DefaultsAltered(_) => {
+                for topic in self.view.topics() {
+                    self.configure(topic.id).await;
+                }
+            }
             Change::ClusterFormed { .. }
             | Change::NodeRegistered(_)
             | Change::RemovedForgotten(_)

@@ -91,7 +91,7 @@ pub fn complete_new_configs(current: &OsStr) -> Vec<CompletionCandidate> {
 
 fn topic_configs(current: &OsStr, end: &str) -> Vec<CompletionCandidate> {
     let current = current.to_str().unwrap_or_default();
-    describe(&BTreeMap::new(), None)
+    describe(&BTreeMap::new(), &BTreeMap::new(), None)
         .into_iter()
         .filter(|row| row.name.starts_with(current))
         .map(|row| {

@@ -268,6 +268,12 @@ def configs(c):
     p.check("a broker's configs are told", told.get("log.segment.bytes", {}).get("type") == "int", list(told)[:5])
     text = run(0, [], "config", "get", "topic", "wide", "retention.ms", "--explain").decode()
     p.check("a config is explained", "long, set by: topic\n    topic: retention.ms = 70000" in text, text)
+    run(0, [], "config", "set", "broker", "default", "log.retention.bytes=1GiB")
+    proc.wait_for("a default holds for topics", lambda: described(c, "wide")[1]["retention.bytes"] == ("1073741824", "all brokers"), 10)
+    told = c.json("config", "get", "broker", "default")
+    p.check("what all brokers share is told", [(x["name"], x["value"]) for x in told] == [("log.retention.bytes", "1073741824")], told)
+    run(0, [], "config", "set", "broker", "default", "--unset", "log.retention.bytes")
+    proc.wait_for("it is the default again", lambda: described(c, "wide")[1]["retention.bytes"] == ("-1", "default"), 10)
     only = c.json("config", "get", "topic", "wide", "--only-set")
     p.check("what was set can be chosen", "retention.ms" in [x["name"] for x in only]
             and not [x for x in only if x["source"] == "default"], only)

@@ -12,7 +12,7 @@ use crate::limits::{ALTER_ATTEMPTS, PARTITIONS_PER_TOPIC, PRODUCER_ID_BLOCK, QUO
 use crate::metadata::{Metadata, Node, Topic};
 use crate::placement::{Candidate, place};
 use crate::quota;
-use crate::topic_config::{self, ConfigChange, ConfigRow};
+use crate::topic_config::{self, ConfigChange, ConfigRow, Settings};
 use crate::topic_name;
 
 /// A topic to create, as CreateTopics has it.
@@ -112,7 +112,7 @@ impl Controller {
             id: TopicId::default(),
             partitions: partitions.len() as i32,
             replication_factor: partitions.first().map_or(0, |p| p.nodes.len() as i16),
-            configs: topic_config::describe(&configs, None),
+            configs: self.read(|m| topic_config::describe(&configs, m.defaults(), None)),
         };
         if !new.validate_only {
             created.id = TopicId(random_uuid(&self.random));
@@ -188,6 +188,22 @@ impl Controller {
             Refusal::RequestTimedOut,
             "Other changes of the topic kept coming first; try again.",
         ))
+    }
+
+    /// Changes what the cluster has set for topics that don't say; `change` has the names that topics have for it.
+    pub async fn alter_defaults(&self, change: ConfigChange, validate_only: bool) -> Result<(), Refused> {
+        let (set, unset) = self.read(|m| {
+            let (now, then) = (m.defaults(), change.apply(m.defaults())?);
+            let gone = now.keys().filter(|name| !then.contains_key(*name));
+            let unset: Vec<String> = gone.cloned().collect();
+            let set: Settings = then.into_iter().filter(|(n, v)| now.get(n) != Some(v)).collect();
+            Ok::<_, Refused>((set, unset))
+        })?;
+        if validate_only || (set.is_empty() && unset.is_empty()) {
+            return Ok(());
+        }
+        self.carry_out(Command::AlterDefaults { set, unset }).await?;
+        Ok(())
     }
 
     /// Gives the new number of partitions.

@@ -521,3 +521,40 @@ fn quotas_are_in_force_when_they_are_answered_and_after_a_restart() {
     assert_eq!(limit(&g.view, 199), None);
     assert_eq!(g.view.quotas(), f.view.quotas());
 }
+
+#[test]
+fn defaults_of_topics_reach_all_and_survive() {
+    let mut f = Fixture::joined();
+    let c = f.controller.clone();
+    let steps = |ops: &[(&str, AlterOp, Option<&str>)]| {
+        let op = |(name, op, value): &(&str, AlterOp, Option<&str>)| ConfigOp {
+            name: name.to_string(),
+            op: *op,
+            value: value.map(Into::into),
+        };
+        ConfigChange::Steps(ops.iter().map(op).collect())
+    };
+    use AlterOp::{Delete, Set};
+    let two = [("retention.ms", Set, Some("5")), ("segment.ms", Set, Some("6"))];
+    f.run(c.alter_defaults(steps(&two), true)).unwrap();
+    assert!(f.view.defaults().is_empty(), "only validated");
+    f.run(c.alter_defaults(steps(&two), false)).unwrap();
+    assert_eq!(f.view.defaults().len(), 2);
+    let bad = [("retention.ms", Set, Some("7")), ("segment.ms", Set, Some("x"))];
+    let refused = f.run(c.alter_defaults(steps(&bad), false)).unwrap_err();
+    assert_eq!(refused.refusal, Refusal::InvalidConfig);
+    let before = f.log.applied.get();
+    f.run(c.alter_defaults(steps(&two), false)).unwrap();
+    assert_eq!(f.log.applied.get(), before, "what changes nothing isn't proposed");
+    f.run(c.alter_defaults(steps(&[("segment.ms", Delete, None)]), false)).unwrap();
+    let left = BTreeMap::from([("retention.ms".to_string(), "5".to_string())]);
+    assert_eq!(*f.view.defaults(), left);
+
+    let mut g = Fixture::new();
+    g.controller.restore(&c.snapshot().concat()).unwrap();
+    assert!(poll(g.publisher.as_mut()).is_pending());
+    assert_eq!(*g.view.defaults(), left);
+    let none = ConfigChange::Replace(Vec::new());
+    f.run(c.alter_defaults(none, false)).unwrap();
+    assert!(f.view.defaults().is_empty());
+}

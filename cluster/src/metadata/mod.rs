@@ -82,6 +82,7 @@ pub struct Image {
     pub topics: Vec<Topic>,
     pub removed: Vec<Removed>,
     pub quotas: Vec<(Entity, Limits)>,
+    pub defaults: BTreeMap<String, String>,
 }
 
 /// What one command changed: plain data that crosses the rings.
@@ -109,6 +110,8 @@ pub enum Change {
     },
     RemovedForgotten(Vec<TopicId>),
     QuotasAltered(Vec<quota::Change>),
+    /// All that are set now.
+    DefaultsAltered(BTreeMap<String, String>),
 }
 
 /// What the proposer of a command learns.
@@ -144,9 +147,11 @@ pub struct Metadata {
     next_replica: u64,
     next_producer_id: i64,
     quotas: Quotas,
+    /// What the cluster has set for topics that don't say, by the names that topics have for it.
+    defaults: BTreeMap<String, String>,
 }
 
-/// What version 1 had. Version 2 puts the quotas behind it.
+/// What version 1 had. Version 2 puts the quotas behind it, version 3 the defaults behind those.
 #[derive(Serialize, Deserialize)]
 struct Snapshot {
     #[serde(with = "ids::index")]
@@ -201,6 +206,7 @@ impl Default for Metadata {
             next_replica: 2,
             next_producer_id: 0,
             quotas: Quotas::default(),
+            defaults: BTreeMap::new(),
         }
     }
 }
@@ -240,6 +246,7 @@ impl Metadata {
             Command::AllocateProducerIds { count, .. } => self.allocate_producer_ids(count),
             Command::ForgetRemoved { topics } => Ok(self.forget_removed(topics)),
             Command::AlterQuotas { changes } => self.alter_quotas(changes),
+            Command::AlterDefaults { set, unset } => Ok(self.alter_defaults(set, &unset)),
         }
     }
 
@@ -302,7 +309,13 @@ impl Metadata {
             topics: self.topics.values().cloned().collect(),
             removed: self.removed.values().copied().collect(),
             quotas: self.quotas_by_entity(),
+            defaults: self.defaults.clone(),
         }
+    }
+
+    /// What the cluster has set for topics that don't say.
+    pub fn defaults(&self) -> &BTreeMap<String, String> {
+        &self.defaults
     }
 
     pub fn quotas(&self) -> &Quotas {
@@ -316,7 +329,7 @@ impl Metadata {
 
     /// The whole state, from which [`Metadata::restore`] makes the same again.
     pub fn snapshot(&self) -> Bytes {
-        let without_quotas = Snapshot {
+        let front = Snapshot {
             applied: self.applied,
             cluster_id: self.cluster_id.map(Uuid::into_bytes),
             nodes: self.nodes.values().cloned().collect(),
@@ -325,7 +338,7 @@ impl Metadata {
             next_replica: self.next_replica,
             next_producer_id: self.next_producer_id,
         };
-        encode(&(without_quotas, self.quotas_by_entity()))
+        encode(&(front, self.quotas_by_entity(), &self.defaults))
     }
 
     /// The same bytes, put together in slices of about [`SLICE_BYTES`] (L8); `true`: nothing is left to do. A change in between begins it anew, a few times.
@@ -364,7 +377,7 @@ impl Metadata {
         }
         let removed: Vec<&Removed> = self.removed.values().collect();
         let counters = (self.next_replica, self.next_producer_id);
-        let end = (removed, counters, self.quotas_by_entity());
+        let end = (removed, counters, self.quotas_by_entity(), &self.defaults);
         draft.pieces.push(append(piece, &end).into());
         draft.whole = true;
         true
@@ -381,16 +394,23 @@ impl Metadata {
 
     /// Reads a snapshot. Bytes that don't describe a state that commands could have made are damage.
     pub fn restore(bytes: &[u8]) -> Result<Metadata, DecodeError> {
-        let (s, quotas): (Snapshot, Vec<(Entity, Limits)>) = match bytes.first() {
-            Some(1) => (decode(bytes)?, Vec::new()),
-            _ => decode(bytes)?,
-        };
+        type ByEntity = Vec<(Entity, Limits)>;
+        let (s, quotas, defaults): (Snapshot, ByEntity, BTreeMap<String, String>) =
+            match bytes.first() {
+                Some(1) => (decode(bytes)?, Vec::new(), BTreeMap::new()),
+                Some(2) => {
+                    let (s, quotas) = decode(bytes)?;
+                    (s, quotas, BTreeMap::new())
+                }
+                _ => decode(bytes)?,
+            };
         let mut m = Metadata {
             applied: s.applied,
             cluster_id: s.cluster_id.map(Uuid::from_bytes),
             next_replica: s.next_replica,
             next_producer_id: s.next_producer_id,
             quotas: Quotas::new(quotas),
+            defaults,
             ..Metadata::default()
         };
         let damaged = |what: &str| Err(DecodeError::Damaged(what.into()));
@@ -616,6 +636,12 @@ impl Metadata {
         }
         self.quotas.apply(&changes);
         Ok(changed(Change::QuotasAltered(changes)))
+    }
+
+    fn alter_defaults(&mut self, set: BTreeMap<String, String>, unset: &[String]) -> Outcome {
+        self.defaults.extend(set);
+        self.defaults.retain(|name, _| !unset.contains(name));
+        changed(Change::DefaultsAltered(self.defaults.clone()))
     }
 
     /// Gives each replica its id, in order (G3).

@@ -50,6 +50,8 @@ fn command() -> impl Strategy<Value = Command> {
     prop_oneof![
         prop::collection::vec(quota_change(), 0..4)
             .prop_map(|changes| Command::AlterQuotas { changes }),
+        (configs(), prop::collection::vec("[a-c]", 0..3))
+            .prop_map(|(set, unset)| Command::AlterDefaults { set, unset }),
         any::<u128>().prop_map(|id| Command::FormCluster {
             cluster_id: Uuid::from_u128(id)
         }),
@@ -228,16 +230,18 @@ proptest! {
 }
 
 #[test]
-fn a_snapshot_from_before_quotas_is_read() {
+fn snapshots_of_older_versions_are_read() {
     let mut m = Metadata::default();
     let cluster_id = Uuid::from_u128(7);
     let form = Command::FormCluster { cluster_id };
     m.apply(RaftIndex(1), form).unwrap();
-    // Without quotas it differs by its version and their number at its end.
+    // Without defaults, and then without quotas, it differs by its version and their number at its end.
     let mut old = m.snapshot().to_vec();
-    old[0] = 1;
-    assert_eq!(old.pop(), Some(0));
-    assert_eq!(Metadata::restore(&old), Ok(m));
+    for version in [2, 1] {
+        old[0] = version;
+        assert_eq!(old.pop(), Some(0));
+        assert_eq!(Metadata::restore(&old).as_ref(), Ok(&m));
+    }
 }
 
 #[test]

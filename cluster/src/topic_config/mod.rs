@@ -1,8 +1,10 @@
 //! Topic configuration: the table of configs ([`table`]), their values ([`value`]), how a topic's own settings become a [`TopicConfig`], how incremental
 //! changes apply, and what DescribeConfigs answers.
 //!
+//! What a topic doesn't say is what the cluster has set for all of them, in the same form; what that doesn't say is the table's default.
+//!
 //! A topic's own settings are a map from name to text, checked by [`check_overrides`] before they enter the metadata group; so everything in the
-//! metadata parses, and [`TopicConfig::from_overrides`] can't fail on it.
+//! metadata parses, and [`TopicConfig::in_force`] can't fail on it.
 
 pub mod table;
 pub mod value;
@@ -16,6 +18,9 @@ use value::{Value, ValueType, parse, split_list};
 
 use crate::error::{Refusal, Refused};
 use crate::limits::CONFIG_OPS;
+
+/// Configs by name, in Kafka's text form.
+pub type Settings = BTreeMap<String, String>;
 
 /// How batches are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,18 +64,19 @@ pub struct TopicConfig {
 
 impl Default for TopicConfig {
     fn default() -> TopicConfig {
-        TopicConfig::from_overrides(&BTreeMap::new())
+        TopicConfig::in_force(&Settings::new(), &Settings::new())
     }
 }
 
 impl TopicConfig {
-    /// What is in force when these are a topic's own settings. Text that doesn't parse (written by a version with other rules) counts as not set.
-    pub fn from_overrides(overrides: &BTreeMap<String, String>) -> TopicConfig {
+    /// What is in force when these are a topic's own settings and the cluster's for all topics. Text that doesn't parse (written by a version with other rules) counts as
+    /// not set.
+    pub fn in_force(own: &Settings, defaults: &Settings) -> TopicConfig {
         let value = |name: &str| {
             let d = definition(name).expect("only names of the table are asked for");
-            overrides
-                .get(name)
-                .and_then(|text| parse(d, text).ok())
+            let set = [own, defaults].into_iter();
+            set.filter_map(|settings| settings.get(name))
+                .find_map(|text| parse(d, text).ok())
                 .unwrap_or_else(|| parse(d, d.default).expect("a test parses every default"))
         };
         let int = |name: &str| match value(name) {
@@ -333,6 +339,8 @@ fn too_many() -> Refused {
 #[repr(i8)]
 pub enum ConfigSource {
     Topic = 1,
+    /// Set for all brokers while they run.
+    DynamicDefault = 3,
     StaticBroker = 4,
     Default = 5,
     Logger = 6,
@@ -360,53 +368,58 @@ pub struct ConfigRow {
     pub documentation: Cow<'static, str>,
 }
 
-/// DescribeConfigs for a topic with these settings: everything that Kafka knows, and Tailrace's own where it has an effect, was set or is asked for by name. `wanted` narrows it to
+/// DescribeConfigs for a topic with these settings, where the cluster has those defaults: everything that Kafka knows, and Tailrace's own where it has an effect, was set or is asked for by name. `wanted` narrows it to
 /// some names.
-pub fn describe(overrides: &BTreeMap<String, String>, wanted: Option<&[&str]>) -> Vec<ConfigRow> {
+pub fn describe(own: &Settings, defaults: &Settings, wanted: Option<&[&str]>) -> Vec<ConfigRow> {
+    let text = |settings: &'_ Settings, d: &Definition| settings.get(d.name).cloned();
     TABLE
         .iter()
         .filter(|d| wanted.is_none_or(|names| names.contains(&d.name)))
-        .filter(|d| wanted.is_some() || !d.is_planned() || overrides.contains_key(d.name))
-        .map(|d| row(d, overrides.get(d.name).map(String::as_str)))
+        .filter(|d| wanted.is_some() || !d.is_planned() || own.contains_key(d.name))
+        .map(|d| row(d, text(own, d), text(defaults, d)))
         .collect()
 }
 
 /// Broker configs that are null in Kafka unless somebody sets them, and so no source of a topic's value.
 const UNSET: &[&str] = &["log.flush.interval.ms", "log.roll.jitter.ms", "log.roll.ms"];
 
-/// One row; `own` is what was set, if anything was.
-pub(crate) fn row(d: &Definition, own: Option<&str>) -> ConfigRow {
-    let mut synonyms = Vec::with_capacity(2);
-    if let Some(value) = own {
-        synonyms.push(Synonym {
-            name: d.name.to_string(),
-            value: Some(value.to_string()),
-            source: ConfigSource::Topic,
-        });
-    }
-    if let Some(broker_name) = d.broker_name
-        && !UNSET.contains(&broker_name)
-    {
-        synonyms.push(Synonym {
-            name: broker_name.to_string(),
-            value: Some(d.default.to_string()),
-            source: ConfigSource::Default,
-        });
-    }
+/// One row; `own` is what was set for the thing itself, `shared` what the cluster has for all of its kind.
+pub(crate) fn row(d: &Definition, own: Option<String>, shared: Option<String>) -> ConfigRow {
+    let mut synonyms = Vec::with_capacity(3);
+    synonyms.extend(own.map(|value| Synonym {
+        name: d.name.to_string(),
+        value: Some(value),
+        source: ConfigSource::Topic,
+    }));
+    synonyms.extend(of_the_cluster(d, shared));
+    // Without one it is the default, for which there may be no broker's config that says so.
+    let first = synonyms.first();
     ConfigRow {
         name: d.name,
-        value: Some(own.unwrap_or(d.default).to_string()),
+        value: first.map_or_else(|| Some(d.default.to_string()), |s| s.value.clone()),
         read_only: false,
-        source: if own.is_some() {
-            ConfigSource::Topic
-        } else {
-            ConfigSource::Default
-        },
+        source: first.map_or(ConfigSource::Default, |s| s.source),
         sensitive: false,
         synonyms,
         value_type: d.value_type,
         documentation: d.documentation(),
     }
+}
+
+/// What brokers have for a topic's config, what counts first: the cluster's, and the default.
+pub(crate) fn of_the_cluster(d: &Definition, shared: Option<String>) -> Vec<Synonym> {
+    let Some(broker_name) = d.broker_name else {
+        return Vec::new();
+    };
+    let synonym = |value: String, source| Synonym {
+        name: broker_name.to_string(),
+        value: Some(value),
+        source,
+    };
+    let default = (!UNSET.contains(&broker_name))
+        .then(|| synonym(d.default.to_string(), ConfigSource::Default));
+    let shared = shared.map(|value| synonym(value, ConfigSource::DynamicDefault));
+    shared.into_iter().chain(default).collect()
 }
 
 #[cfg(test)]

@@ -14,7 +14,7 @@ use indexmap::IndexMap;
 use crate::limits;
 use crate::metadata::{self, Change, Image, Node, Partition, Replica};
 use crate::quota::Quotas;
-use crate::topic_config::TopicConfig;
+use crate::topic_config::{Settings, TopicConfig};
 
 type Map<K, V> = IndexMap<K, V, RandomState>;
 
@@ -28,13 +28,24 @@ pub struct Topic {
     /// What is in force.
     pub config: Rc<TopicConfig>,
     /// What was set for this topic.
-    pub overrides: Rc<std::collections::BTreeMap<String, String>>,
+    pub overrides: Rc<Settings>,
     leaders: RefCell<Vec<Leader>>,
 }
 
 impl Topic {
     pub fn partition(&self, partition: i32) -> Option<&Partition> {
         self.partitions.get(usize::try_from(partition).ok()?)
+    }
+
+    fn with_settings(&self, own: Rc<Settings>, defaults: &Settings) -> Topic {
+        Topic {
+            id: self.id,
+            name: self.name.clone(),
+            partitions: self.partitions.clone(),
+            config: Rc::new(TopicConfig::in_force(&own, defaults)),
+            overrides: own,
+            leaders: self.leaders.clone(),
+        }
     }
 
     pub fn group(&self, partition: i32) -> GroupId {
@@ -98,6 +109,7 @@ struct State {
     removed: Map<TopicId, RaftIndex>,
     early: Map<GroupId, Leader>,
     quotas: Rc<Quotas>,
+    defaults: Rc<Settings>,
 }
 
 impl View {
@@ -113,6 +125,7 @@ impl View {
                 removed: map(),
                 early: map(),
                 quotas: Rc::default(),
+                defaults: Rc::default(),
             }),
             version: Cell::new(0),
         })
@@ -161,6 +174,11 @@ impl View {
 
     pub fn quotas(&self) -> Rc<Quotas> {
         self.state.borrow().quotas.clone()
+    }
+
+    /// What the cluster has set for topics that don't say.
+    pub fn defaults(&self) -> Rc<Settings> {
+        self.state.borrow().defaults.clone()
     }
 
     pub fn topic_count(&self) -> usize {
@@ -230,16 +248,9 @@ impl View {
                 state.removed.insert(removed.id, removed.at);
             }
             Change::ConfigsAltered { topic, configs, .. } => {
+                let defaults = state.defaults.clone();
                 state.replace(*topic, |old| {
-                    let (config, overrides) = parsed(configs);
-                    Topic {
-                        id: old.id,
-                        name: old.name.clone(),
-                        partitions: old.partitions.clone(),
-                        config,
-                        overrides,
-                        leaders: old.leaders.clone(),
-                    }
+                    old.with_settings(Rc::new(configs.clone()), &defaults)
                 });
             }
             Change::PartitionsAdded {
@@ -272,6 +283,7 @@ impl View {
             Change::QuotasAltered(changes) => {
                 Rc::make_mut(&mut state.quotas).apply(changes);
             }
+            Change::DefaultsAltered(defaults) => state.set_defaults(defaults),
         }
     }
 
@@ -337,10 +349,18 @@ impl State {
         self.removed.clear();
         self.removed
             .extend(image.removed.iter().map(|r| (r.id, r.at)));
+        self.defaults = Rc::new(image.defaults.clone());
         for topic in &image.topics {
             self.put(topic);
         }
         self.quotas = Rc::new(Quotas::new(image.quotas.iter().cloned()));
+    }
+
+    fn set_defaults(&mut self, defaults: &Settings) {
+        self.defaults = Rc::new(defaults.clone());
+        for topic in self.topics.values_mut() {
+            *topic = Rc::new(topic.with_settings(topic.overrides.clone(), defaults));
+        }
     }
 
     fn register(&mut self, node: &Node) {
@@ -372,7 +392,8 @@ impl State {
             }
         }
         let name: Rc<str> = topic.name.as_str().into();
-        let (config, overrides) = parsed(&topic.configs);
+        let config = Rc::new(TopicConfig::in_force(&topic.configs, &self.defaults));
+        let overrides = Rc::new(topic.configs.clone());
         self.names.insert(name.clone(), topic.id);
         self.topics.insert(
             topic.id,
@@ -411,18 +432,6 @@ impl State {
             }
         }
     }
-}
-
-fn parsed(
-    configs: &std::collections::BTreeMap<String, String>,
-) -> (
-    Rc<TopicConfig>,
-    Rc<std::collections::BTreeMap<String, String>>,
-) {
-    (
-        Rc::new(TopicConfig::from_overrides(configs)),
-        Rc::new(configs.clone()),
-    )
 }
 
 /// Fixed seeds: two runs of one seed see the same (design §2).

@@ -122,7 +122,7 @@ proptest! {
     /// However the changes come, one by one or as an image in between, the copy is the same.
     #[test]
     fn changes_and_images_agree(
-        steps in prop::collection::vec((0..6u8, 0..5u128, 1..4usize, any::<bool>()), 0..40),
+        steps in prop::collection::vec((0..7u8, 0..5u128, 1..4usize, any::<bool>()), 0..40),
     ) {
         let mut m = Metadata::default();
         let one_by_one = View::new(NODE);
@@ -147,6 +147,10 @@ proptest! {
                     from: m.topic_by_id(id(n)).map_or(0, |t| t.partitions.len() as i32),
                     partitions: placements,
                 },
+                5 => Command::AlterDefaults {
+                    set: BTreeMap::from([("segment.ms".into(), (n + 1).to_string()), ("retention.ms".into(), "77".into())]),
+                    unset: if n == 0 { vec!["segment.ms".into()] } else { Vec::new() },
+                },
                 _ => Command::ForgetRemoved { topics: vec![id(n)] },
             };
             if let Ok(outcome) = m.apply(RaftIndex(i), command) {
@@ -162,6 +166,7 @@ proptest! {
                     prop_assert_eq!(copy.id, t.id);
                     prop_assert_eq!(&copy.partitions, &t.partitions);
                     prop_assert_eq!(&*copy.overrides, &t.configs);
+                    prop_assert_eq!(&*copy.config, &TopicConfig::in_force(&t.configs, m.defaults()));
                     prop_assert_eq!(copy.leaders.borrow().len(), t.partitions.len());
                 }
                 prop_assert!(m.removed().all(|r| view.is_removed(r.id)));

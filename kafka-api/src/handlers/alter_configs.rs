@@ -1,6 +1,6 @@
 //! AlterConfigs, key 33, versions 0-2.
 //!
-//! The old way to change configurations: what the request names takes the place of everything that was set before. Topics, this broker, groups and client metrics subscriptions, by the rules of
+//! The old way to change configurations: what the request names takes the place of everything that was set before. Topics, the defaults of all, this broker, groups and client metrics subscriptions, by the rules of
 //! [`super::incremental_alter_configs`]; loggers only go that newer way, as in Kafka.
 
 use std::rc::Rc;
@@ -13,9 +13,9 @@ use kafka_protocol::protocol::StrBytes;
 
 use crate::error::Malformed;
 use crate::frame::Request;
-use crate::handlers::describe_configs::{LOGGER, TOPIC};
+use crate::handlers::describe_configs::{BROKER, LOGGER, TOPIC};
 use crate::handlers::incremental_alter_configs::{
-    Failure, alter_topic, change_nothing, invalid, names_of_twice,
+    Failure, alter_defaults, alter_topic, change_nothing, defaults_of, invalid, names_of_twice,
 };
 use crate::handlers::{Answer, repeated};
 use crate::schema;
@@ -55,6 +55,18 @@ async fn replace(
                 configs.map(|c| (c.name.to_string(), c.value.as_ref().map(|v| v.to_string())));
             let change = ConfigChange::Replace(configs.collect());
             alter_topic(shard, name, change, validate_only).await
+        }
+        BROKER if name.is_empty() => {
+            let set = configs.map(|c| ConfigOp {
+                name: c.name.to_string(),
+                op: AlterOp::Set,
+                value: c.value.as_ref().map(|v| v.to_string()),
+            });
+            let instead = |ops: Vec<ConfigOp>| {
+                ConfigChange::Replace(ops.into_iter().map(|op| (op.name, op.value)).collect())
+            };
+            let change = defaults_of(shard, set.collect(), instead)?;
+            alter_defaults(shard, change, validate_only).await
         }
         LOGGER => Err(invalid("Loggers are changed with IncrementalAlterConfigs.")),
         // Nothing else was ever set, so that to replace it all is to set what is named.

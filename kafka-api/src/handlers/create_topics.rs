@@ -158,7 +158,7 @@ mod tests {
                 id: TopicId(uuid::Uuid::from_u128(9)),
                 partitions: 3,
                 replication_factor: 1,
-                configs: topic_config::describe(&Default::default(), None),
+                configs: topic_config::describe(&Default::default(), &Default::default(), None),
             };
             let row = created_row(CreatableTopicResult::default(), created, version);
             let refused = CreatableTopicResult::default()

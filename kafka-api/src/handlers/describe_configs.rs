@@ -1,6 +1,6 @@
 //! DescribeConfigs, key 32, versions 1-4, answered by hand: thousands of topics are described in one go.
 //!
-//! Topics (type 2), this broker (4, read-only), its loggers (8, read-only), client metrics subscriptions (16) and groups (32); every other type is INVALID_REQUEST. Of topics, groups and subscriptions
+//! Topics (type 2), this broker (4; what was set for all brokers, under an empty name), its loggers (8, read-only), client metrics subscriptions (16) and groups (32); every other type is INVALID_REQUEST. Of topics, groups and subscriptions
 //! everything is listed that Kafka knows; the documentation says of what only the default is taken. Of the broker it is what has an effect, and the defaults of topics. Null, and an empty list of names,
 //! stand for everything. A resource that is named twice is told twice, as by Kafka. Types and documentation come from version 3 on. An answer ends at
 //! [`limits::DESCRIBED_CONFIGS_BYTES`]: what is asked for beyond that is INVALID_REQUEST. Its memory is taken before it is written, by what such answers take.
@@ -111,14 +111,24 @@ fn describe(shard: &Shard, resource: &DescribeConfigsResource) -> Result<Vec<Con
                 let message = format!("There is no topic '{name}'.");
                 (ErrorCode::UnknownTopicOrPartition.code(), message)
             })?;
-            Ok(topic_config::describe(&topic.overrides, names.as_deref()))
+            Ok(topic_config::describe(
+                &topic.overrides,
+                &shard.view.defaults(),
+                names.as_deref(),
+            ))
         }
-        // An empty name is the cluster-wide default, of which there is nothing.
-        BROKER if name.is_empty() => Ok(Vec::new()),
+        BROKER if name.is_empty() => Ok(broker_config::describe_defaults(
+            &shard.view.defaults(),
+            names.as_deref(),
+        )),
         BROKER => {
             check_broker(shard, name)?;
             let config = &shard.config.broker;
-            Ok(broker_config::describe(config, names.as_deref()))
+            Ok(broker_config::describe(
+                config,
+                &shard.view.defaults(),
+                names.as_deref(),
+            ))
         }
         LOGGER => {
             check_broker(shard, name)?;
@@ -214,8 +224,12 @@ mod tests {
         let own = [("retention.ms".to_string(), "5".to_string())];
         let own = std::collections::BTreeMap::from(own);
         let all = [
-            Ok(topic_config::describe(&own, None)),
-            Ok(broker_config::describe(&Default::default(), None)),
+            Ok(topic_config::describe(&own, &Default::default(), None)),
+            Ok(broker_config::describe(
+                &Default::default(),
+                &Default::default(),
+                None,
+            )),
             Err(invalid("no")),
         ];
         for version in 1..=4 {
@@ -253,7 +267,8 @@ mod tests {
 
     #[test]
     fn secrets_are_not_told() {
-        let mut rows = broker_config::describe(&Default::default(), Some(&["log.dirs"]));
+        let none = Default::default();
+        let mut rows = broker_config::describe(&Default::default(), &none, Some(&["log.dirs"]));
         rows[0].sensitive = true;
         let wanted = Wanted {
             synonyms: true,

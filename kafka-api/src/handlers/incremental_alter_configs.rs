@@ -1,6 +1,7 @@
 //! IncrementalAlterConfigs, key 44, versions 0-1.
 //!
-//! Changes of a topic's configuration (SET, DELETE, APPEND, SUBTRACT), carried out by the controller, all or nothing for each topic; a resource that comes twice is INVALID_REQUEST. A broker is
+//! Changes of a topic's configuration (SET, DELETE, APPEND, SUBTRACT), carried out by the controller, all or nothing for each topic; a resource that comes twice is INVALID_REQUEST. The broker
+//! with the empty name stands for all: there the defaults of topics' configs are set, under the names that brokers have for them. Everything else of a broker is
 //! configured when it starts, and groups, client metrics subscriptions and loggers have nothing to configure yet: of all these only a change that keeps to what is in force is taken, and the answer to every other says
 //! why. Brokers and loggers are those of the node that is asked.
 
@@ -80,6 +81,10 @@ async fn alter(
     let name = &resource.resource_name;
     match resource.resource_type {
         TOPIC => alter_topic(shard, name, ConfigChange::Steps(ops), validate_only).await,
+        BROKER if name.is_empty() => {
+            let change = defaults_of(shard, ops, ConfigChange::Steps)?;
+            alter_defaults(shard, change, validate_only).await
+        }
         other => change_nothing(shard, other, name, &ops),
     }
 }
@@ -95,7 +100,42 @@ pub(crate) async fn alter_topic(
         change,
         validate_only,
     };
-    match shard.ask_controller(ControllerCall::Alter(alter)).await {
+    altered(shard, ControllerCall::Alter(alter)).await
+}
+
+pub(crate) async fn alter_defaults(
+    shard: &Rc<Shard>,
+    change: ConfigChange,
+    validate_only: bool,
+) -> Result<(), Failure> {
+    let call = ControllerCall::AlterDefaults {
+        change,
+        validate_only,
+    };
+    altered(shard, call).await
+}
+
+/// What of a change of all brokers is one of the defaults of topics, under the names that topics have for them; the rest must change nothing.
+pub(crate) fn defaults_of(
+    shard: &Shard,
+    ops: Vec<ConfigOp>,
+    change: impl Fn(Vec<ConfigOp>) -> ConfigChange,
+) -> Result<ConfigChange, Failure> {
+    let (mut of_topics, others): (Vec<ConfigOp>, Vec<ConfigOp>) = ops
+        .into_iter()
+        .partition(|op| broker_config::of_topics(&op.name).is_some());
+    let defaults = shard.view.defaults();
+    broker_config::check(&shard.config.broker, &defaults, &others).map_err(refused)?;
+    for op in &mut of_topics {
+        if let Some(d) = broker_config::of_topics(&op.name) {
+            op.name = d.name.to_string();
+        }
+    }
+    Ok(change(of_topics))
+}
+
+async fn altered(shard: &Rc<Shard>, call: ControllerCall) -> Result<(), Failure> {
+    match shard.ask_controller(call).await {
         Some(ControllerReply::Altered(result)) => result.map_err(refused),
         _ => Err((
             ErrorCode::KafkaStorageError.code(),
@@ -113,11 +153,9 @@ pub(crate) fn change_nothing(
 ) -> Result<(), Failure> {
     match kind {
         BROKER => {
-            // An empty name stands for all brokers.
-            if !name.is_empty() {
-                describe_configs::check_broker(shard, name)?;
-            }
-            broker_config::check(&shard.config.broker, ops).map_err(refused)
+            describe_configs::check_broker(shard, name)?;
+            let defaults = shard.view.defaults();
+            broker_config::check(&shard.config.broker, &defaults, ops).map_err(refused)
         }
         LOGGER => {
             describe_configs::check_broker(shard, name)?;
