@@ -9,6 +9,7 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::ops::Bound;
 
 use serde::{Deserialize, Serialize};
 
@@ -289,6 +290,11 @@ impl Quotas {
             }
             self.put(change.entity.clone(), limits);
         }
+    }
+
+    /// The entity behind one, in their order, and its limits.
+    pub fn after(&self, bound: Bound<Entity>) -> Option<(&Entity, &Limits)> {
+        self.entities.range((bound, Bound::Unbounded)).next()
     }
 
     /// How many entities changes would add, at most.

@@ -9,17 +9,19 @@
 //! Called by [`crate::controller::Controller`], which publishes the [`Change`]s to the shards.
 
 use std::collections::BTreeMap;
-use std::ops::Bound;
 
-use bytes::Bytes;
 use engine::types::{NodeId, RaftIndex, ReplicaId, TopicId};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use crate::command::{Command, DecodeError, Placement, append, decode, encode};
+use crate::command::{Command, Placement};
 use crate::error::{Refusal, Refused};
 use crate::quota::{self, Entity, Limits, Quotas};
 use crate::{ids, limits, topic_name};
+
+mod snapshot;
+
+pub use snapshot::SnapshotDraft;
 
 /// A node of the cluster, as it registered itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -149,47 +151,6 @@ pub struct Metadata {
     quotas: Quotas,
     /// What the cluster has set for topics that don't say, by the names that topics have for it.
     defaults: BTreeMap<String, String>,
-}
-
-/// What version 1 had. Version 2 puts the quotas behind it, version 3 the defaults behind those.
-#[derive(Serialize, Deserialize)]
-struct Snapshot {
-    #[serde(with = "ids::index")]
-    applied: RaftIndex,
-    cluster_id: Option<[u8; 16]>,
-    nodes: Vec<Node>,
-    topics: Vec<Topic>,
-    removed: Vec<Removed>,
-    next_replica: u64,
-    next_producer_id: i64,
-}
-
-/// What of a snapshot is put together before other tasks get a turn, in bytes; a topic is never divided.
-const SLICE_BYTES: usize = 8 << 10;
-/// How often a snapshot that is put together in slices begins anew because of a change; then it is made in one step.
-const BEGUN_ANEW: u32 = 3;
-
-/// A snapshot that is being put together.
-#[derive(Debug)]
-pub struct SnapshotDraft {
-    /// Up to where the state was that it is of.
-    of: Option<RaftIndex>,
-    pieces: Vec<Bytes>,
-    next: Bound<TopicId>,
-    whole: bool,
-    begun: u32,
-}
-
-impl Default for SnapshotDraft {
-    fn default() -> SnapshotDraft {
-        SnapshotDraft {
-            of: None,
-            pieces: Vec::new(),
-            next: Bound::Unbounded,
-            whole: false,
-            begun: 0,
-        }
-    }
 }
 
 impl Default for Metadata {
@@ -325,120 +286,6 @@ impl Metadata {
     fn quotas_by_entity(&self) -> Vec<(Entity, Limits)> {
         let entities = self.quotas.entities();
         entities.map(|(e, l)| (e.clone(), l.clone())).collect()
-    }
-
-    /// The whole state, from which [`Metadata::restore`] makes the same again.
-    pub fn snapshot(&self) -> Bytes {
-        let front = Snapshot {
-            applied: self.applied,
-            cluster_id: self.cluster_id.map(Uuid::into_bytes),
-            nodes: self.nodes.values().cloned().collect(),
-            topics: self.topics.values().cloned().collect(),
-            removed: self.removed.values().copied().collect(),
-            next_replica: self.next_replica,
-            next_producer_id: self.next_producer_id,
-        };
-        encode(&(front, self.quotas_by_entity(), &self.defaults))
-    }
-
-    /// The same bytes, put together in slices of about [`SLICE_BYTES`] (L8); `true`: nothing is left to do. A change in between begins it anew, a few times.
-    pub fn prepare_snapshot(&self, draft: &mut SnapshotDraft) -> bool {
-        if draft.of != Some(self.applied) {
-            if draft.begun > BEGUN_ANEW {
-                return true;
-            }
-            let nodes: Vec<&Node> = self.nodes.values().collect();
-            let front = (
-                self.applied.0,
-                self.cluster_id.map(Uuid::into_bytes),
-                nodes,
-                self.topics.len(),
-            );
-            *draft = SnapshotDraft {
-                of: Some(self.applied),
-                pieces: vec![encode(&front)],
-                next: Bound::Unbounded,
-                whole: false,
-                begun: draft.begun + 1,
-            };
-            return false;
-        }
-        if draft.whole {
-            return true;
-        }
-        let mut piece = Vec::with_capacity(2 * SLICE_BYTES);
-        for (id, topic) in self.topics.range((draft.next, Bound::Unbounded)) {
-            piece = append(piece, topic);
-            draft.next = Bound::Excluded(*id);
-            if piece.len() >= SLICE_BYTES {
-                draft.pieces.push(piece.into());
-                return false;
-            }
-        }
-        let removed: Vec<&Removed> = self.removed.values().collect();
-        let counters = (self.next_replica, self.next_producer_id);
-        let end = (removed, counters, self.quotas_by_entity(), &self.defaults);
-        draft.pieces.push(append(piece, &end).into());
-        draft.whole = true;
-        true
-    }
-
-    /// The state in pieces: those of the draft, if it is whole and nothing changed since.
-    pub fn finish_snapshot(&self, draft: &mut SnapshotDraft) -> Vec<Bytes> {
-        let draft = std::mem::take(draft);
-        if draft.whole && draft.of == Some(self.applied) {
-            return draft.pieces;
-        }
-        vec![self.snapshot()]
-    }
-
-    /// Reads a snapshot. Bytes that don't describe a state that commands could have made are damage.
-    pub fn restore(bytes: &[u8]) -> Result<Metadata, DecodeError> {
-        type ByEntity = Vec<(Entity, Limits)>;
-        let (s, quotas, defaults): (Snapshot, ByEntity, BTreeMap<String, String>) =
-            match bytes.first() {
-                Some(1) => (decode(bytes)?, Vec::new(), BTreeMap::new()),
-                Some(2) => {
-                    let (s, quotas) = decode(bytes)?;
-                    (s, quotas, BTreeMap::new())
-                }
-                _ => decode(bytes)?,
-            };
-        let mut m = Metadata {
-            applied: s.applied,
-            cluster_id: s.cluster_id.map(Uuid::from_bytes),
-            next_replica: s.next_replica,
-            next_producer_id: s.next_producer_id,
-            quotas: Quotas::new(quotas),
-            defaults,
-            ..Metadata::default()
-        };
-        let damaged = |what: &str| Err(DecodeError::Damaged(what.into()));
-        if s.next_replica > 1 << 62 || s.next_producer_id < 0 {
-            return damaged("a counter that no log can have reached");
-        }
-        for node in s.nodes {
-            m.nodes.insert(node.id, node);
-        }
-        for removed in s.removed {
-            m.removed.insert(removed.id, removed);
-        }
-        for topic in s.topics {
-            let key = topic_name::collision_key(&topic.name).into_owned();
-            if m.names.insert(key, topic.id).is_some() {
-                return damaged("two topics of one name");
-            }
-            for replica in topic.partitions.iter().flat_map(|p| &p.replicas) {
-                if replica.id.0 >= m.next_replica {
-                    return damaged("a replica id that was not given yet");
-                }
-                *m.hosted.entry(replica.node).or_default() += 1;
-            }
-            if m.topics.insert(topic.id, topic).is_some() {
-                return damaged("two topics of one id");
-            }
-        }
-        Ok(m)
     }
 
     fn form_cluster(&mut self, cluster_id: Uuid) -> Result<Outcome, Refused> {

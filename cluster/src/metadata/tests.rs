@@ -4,8 +4,9 @@ use std::collections::BTreeSet;
 
 use proptest::prelude::*;
 
+use super::snapshot::{BEGUN_ANEW, SLICE_BYTES};
 use super::*;
-use crate::command::Envelope;
+use crate::command::{DecodeError, Envelope};
 
 fn topic_id(n: u8) -> TopicId {
     TopicId(Uuid::from_u128(0x1000 + u128::from(n)))
@@ -122,7 +123,7 @@ proptest! {
 
     /// L8: put together in slices, with changes in between, it is the same.
     #[test]
-    fn l8_a_snapshot_in_slices_is_the_same(commands in prop::collection::vec(command(), 0..60), cut in 0..60usize, topics in 0..300u128) {
+    fn l8_a_snapshot_in_slices_is_the_same(commands in prop::collection::vec(command(), 0..60), cut in 0..60usize, topics in 0..300u128, wide in 0..3_000usize, limited in 0..1_000usize) {
         let cut = cut.min(commands.len());
         let mut m = Metadata::default();
         replay(&mut m, 1, &commands[..cut]);
@@ -135,9 +136,24 @@ proptest! {
             partitions: vec![Placement { nodes: vec![NodeId(1)] }; 3],
             configs: BTreeMap::new(),
         }).collect();
-        replay(&mut m, commands.len() as u64 + 1, &many);
+        let first = commands.len() as u64 + 1;
+        replay(&mut m, first, &many);
+        // One with many partitions, many that are gone, many with quotas: none of them goes in one step.
+        let wide = Command::CreateTopic {
+            name: "wide".into(),
+            topic_id: TopicId(Uuid::from_u128(1 << 70)),
+            partitions: vec![Placement { nodes: vec![NodeId(1)] }; wide],
+            configs: BTreeMap::new(),
+        };
+        let gone = (0..topics / 2).map(|n| Command::DeleteTopic { topic_id: TopicId(Uuid::from_u128(n)) });
+        let changes = (0..limited).map(|n| quota::Change {
+            entity: Entity { user: Some(Some(format!("{n}-{}", "y".repeat(50)))), ..Entity::default() },
+            ops: vec![(quota::Key::ProducerByteRate, Some(1.0.into()))],
+        });
+        let more: Vec<Command> = gone.chain([wide, Command::AlterQuotas { changes: changes.collect() }]).collect();
+        replay(&mut m, first + many.len() as u64, &more);
         while !m.prepare_snapshot(&mut draft) {}
-        prop_assert!(draft.whole);
+        prop_assert!(draft.is_whole());
         let pieces = m.finish_snapshot(&mut draft);
         prop_assert!(pieces.iter().all(|p| p.len() < 2 * SLICE_BYTES));
         prop_assert_eq!(pieces.concat(), m.snapshot());
