@@ -141,6 +141,6 @@ fn resolve(args: &SettingsArgs) -> Result<Settings, Fatal> {
 
 fn serve(args: &SettingsArgs) -> Result<(), Fatal> {
     let settings = resolve(args)?;
-    logging::start(&settings.log)?;
-    start::serve(&settings)
+    let loggers = logging::start(&settings.log)?;
+    start::serve(&settings, loggers)
 }

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use cluster::broker_config::BrokerConfig;
 use cluster::ids::random_uuid;
+use cluster::loggers::Loggers;
 use cluster::metadata::Node;
 use engine::log::StoreConfig;
 use engine::rt;
@@ -20,7 +21,7 @@ use crate::settings::{Settings, join};
 use crate::{allocator, data_dir, fitness};
 
 /// Runs a node until it is asked to stop.
-pub fn serve(settings: &Settings) -> Result<(), Fatal> {
+pub fn serve(settings: &Settings, loggers: Arc<Loggers>) -> Result<(), Fatal> {
     fitness::check_cpus(settings.shards, settings.overprovisioned)?;
     fitness::check_locked_memory()?;
     fitness::check_io_uring()?;
@@ -55,6 +56,7 @@ pub fn serve(settings: &Settings) -> Result<(), Fatal> {
                 initial_rebalance_delay_ms: settings.group_initial_rebalance_delay_ms,
                 ..Default::default()
             },
+            loggers,
         },
         kafka_addr,
     );
@@ -127,7 +129,6 @@ fn broker_config(settings: &Settings, kafka_addr: SocketAddr) -> BrokerConfig {
         quota_window_size_seconds: settings.quota_window_size_seconds,
         controller_quota_window_num: settings.controller_quota_window_num,
         controller_quota_window_size_seconds: settings.controller_quota_window_size_seconds,
-        log: settings.log.clone(),
         ..BrokerConfig::default()
     }
 }

@@ -46,8 +46,6 @@ pub struct BrokerConfig {
     /// The same for changes of the metadata.
     pub controller_quota_window_num: i32,
     pub controller_quota_window_size_seconds: i32,
-    /// What is logged: a level, and levels of parts.
-    pub log: String,
 }
 
 impl Default for BrokerConfig {
@@ -73,20 +71,9 @@ impl Default for BrokerConfig {
             quota_window_size_seconds: 1,
             controller_quota_window_num: 11,
             controller_quota_window_size_seconds: 1,
-            log: "info".into(),
         }
     }
 }
-
-/// What log lines are named after. Sorted.
-const LOGGERS: [&str; 6] = [
-    "cluster",
-    "engine",
-    "kafka_api",
-    "node",
-    "raftgroup",
-    "tailrace",
-];
 
 /// The rows of DescribeConfigs for this broker, sorted by name; `wanted` narrows them to some names. The defaults of topics are among them, under the names that
 /// topics' configs give as synonyms.
@@ -148,64 +135,6 @@ fn default_row(d: &Definition, name: &'static str, defaults: &Settings) -> Confi
 /// The config of topics of which a broker's config is the default.
 pub fn of_topics(broker_name: &str) -> Option<&'static Definition> {
     TABLE.iter().find(|d| d.broker_name == Some(broker_name))
-}
-
-/// The parts of Tailrace that have a level in the log, and that of everything else as `root`; `wanted` narrows them to some names.
-pub fn describe_loggers(config: &BrokerConfig, wanted: Option<&[&str]>) -> Vec<ConfigRow> {
-    let mut general = "INFO".to_string();
-    let mut levels: Vec<(&'static str, Option<String>)> =
-        LOGGERS.iter().map(|name| (*name, None)).collect();
-    for directive in config.log.split(',') {
-        match directive.split_once('=') {
-            None => general = directive.trim().to_ascii_uppercase(),
-            Some((part, level)) => {
-                if let Some(row) = levels.iter_mut().find(|row| row.0 == part.trim()) {
-                    row.1 = Some(level.trim().to_ascii_uppercase());
-                }
-            }
-        }
-    }
-    levels.push(("root", Some(general.clone())));
-    levels
-        .into_iter()
-        .filter(|(name, _)| wanted.is_none_or(|names| names.contains(name)))
-        .map(|(name, level)| ConfigRow {
-            name,
-            value: Some(level.unwrap_or_else(|| general.clone())),
-            read_only: true,
-            source: ConfigSource::Logger,
-            sensitive: false,
-            synonyms: Vec::new(),
-            value_type: ValueType::Unknown,
-            documentation: "".into(),
-        })
-        .collect()
-}
-
-/// Whether a change would leave the loggers as they are, which is all that is taken.
-pub fn check_loggers(config: &BrokerConfig, ops: &[ConfigOp]) -> Result<(), Refused> {
-    let malformed = |why: String| Err(Refused::new(Refusal::InvalidRequest, why));
-    let rows = describe_loggers(config, None);
-    for op in ops {
-        let name = shown(&op.name);
-        if !matches!(op.op, AlterOp::Set | AlterOp::Delete) {
-            return malformed("A logger has one level: nothing can be appended to it.".into());
-        }
-        let Some(row) = rows.iter().find(|row| row.name == op.name) else {
-            return Err(Refused::new(
-                Refusal::InvalidConfig,
-                format!("There is no logger {name}."),
-            ));
-        };
-        let (now, wanted) = (row.value.as_deref(), op.value.as_deref());
-        let keeps = wanted.is_some_and(|w| now.is_some_and(|n| n.eq_ignore_ascii_case(w.trim())));
-        if op.op == AlterOp::Delete || !keeps {
-            return malformed(format!(
-                "The level of {name} can't be changed while the broker runs: the setting 'log' has it."
-            ));
-        }
-    }
-    Ok(())
 }
 
 fn own_row((name, value_type, value, documentation): Row, default: Option<String>) -> ConfigRow {
@@ -544,20 +473,6 @@ mod tests {
         let told: Vec<_> = alone.iter().map(|r| (r.name, r.synonyms.len())).collect();
         assert_eq!(told, [("log.retention.ms", 1), ("log.roll.ms", 1)]);
         assert_eq!(describe_defaults(&set, Some(&["log.roll.ms"])).len(), 1);
-    }
-
-    #[test]
-    fn loggers_have_the_levels_of_the_setting() {
-        let config = BrokerConfig {
-            log: "warn,engine=debug".into(),
-            ..BrokerConfig::default()
-        };
-        let levels: Vec<_> = describe_loggers(&config, Some(&["engine", "cluster", "root"]))
-            .into_iter()
-            .map(|row| (row.name, row.value.unwrap()))
-            .collect();
-        let wanted = [("cluster", "WARN"), ("engine", "DEBUG"), ("root", "WARN")];
-        assert_eq!(levels, wanted.map(|(n, l)| (n, l.to_string())));
     }
 
     #[test]

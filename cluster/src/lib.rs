@@ -15,6 +15,7 @@ pub mod error;
 pub mod fixed_config;
 pub mod ids;
 pub mod limits;
+pub mod loggers;
 pub mod metadata;
 pub mod placement;
 pub mod quota;

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cluster::broker_config::BrokerConfig;
+use cluster::loggers::Loggers;
 use cluster::controller::Controller;
 use cluster::metadata::Change;
 use cluster::view::{Announcement, View};
@@ -49,6 +50,8 @@ pub struct ServerConfig {
     pub broker: BrokerConfig,
     /// What consumer groups go by.
     pub groups: crate::coordinator::Settings,
+    /// What it logs.
+    pub loggers: Arc<Loggers>,
 }
 
 /// What a shard is put together of. `controller` is there on shard 0 alone.

@@ -268,6 +268,8 @@ def configs(c):
     p.check("a broker's configs are told", told.get("log.segment.bytes", {}).get("type") == "int", list(told)[:5])
     text = run(0, [], "config", "get", "topic", "wide", "retention.ms", "--explain").decode()
     p.check("a config is explained", "long, set by: topic\n    topic: retention.ms = 70000" in text, text)
+    if isinstance(c.broker, brokers.Tailrace):
+        levels_change(c, broker)
     run(0, [], "config", "set", "broker", "default", "log.retention.bytes=1GiB")
     proc.wait_for("a default holds for topics", lambda: described(c, "wide")[1]["retention.bytes"] == ("1073741824", "all brokers"), 10)
     told = c.json("config", "get", "broker", "default")
@@ -277,6 +279,14 @@ def configs(c):
     only = c.json("config", "get", "topic", "wide", "--only-set")
     p.check("what was set can be chosen", "retention.ms" in [x["name"] for x in only]
             and not [x for x in only if x["source"] == "default"], only)
+
+
+def levels_change(c, broker):
+    c.run(0, [], "config", "set", "logger", broker, "engine=DEBUG", "root=WARN")
+    c.p.check("levels are told", {x["name"]: x["value"] for x in c.json("config", "get", "logger", broker)} == {
+        "engine": "DEBUG", **{name: "WARN" for name in ("cluster", "kafka_api", "node", "raftgroup", "root", "tailrace")}})
+    c.run(0, [], "config", "set", "logger", broker, "root=INFO", "--unset", "engine")
+    proc.wait_for("a new level is in force", lambda: "what is logged is now info" in c.broker.log(), 10)
 
 
 def on_a_terminal(args, timeout=20):

@@ -1,6 +1,6 @@
 //! DescribeConfigs, key 32, versions 1-4, answered by hand: thousands of topics are described in one go.
 //!
-//! Topics (type 2), this broker (4; what was set for all brokers, under an empty name), its loggers (8, read-only), client metrics subscriptions (16) and groups (32); every other type is INVALID_REQUEST. Of topics, groups and subscriptions
+//! Topics (type 2), this broker (4; what was set for all brokers, under an empty name), its loggers (8), client metrics subscriptions (16) and groups (32); every other type is INVALID_REQUEST. Of topics, groups and subscriptions
 //! everything is listed that Kafka knows; the documentation says of what only the default is taken. Of the broker it is what has an effect, and the defaults of topics. Null, and an empty list of names,
 //! stand for everything. A resource that is named twice is told twice, as by Kafka. Types and documentation come from version 3 on. An answer ends at
 //! [`limits::DESCRIBED_CONFIGS_BYTES`]: what is asked for beyond that is INVALID_REQUEST. Its memory is taken before it is written, by what such answers take.
@@ -132,8 +132,7 @@ fn describe(shard: &Shard, resource: &DescribeConfigsResource) -> Result<Vec<Con
         }
         LOGGER => {
             check_broker(shard, name)?;
-            let config = &shard.config.broker;
-            Ok(broker_config::describe_loggers(config, names.as_deref()))
+            Ok(shard.config.loggers.describe(names.as_deref()))
         }
         CLIENT_METRICS | GROUP if name.is_empty() => Err(invalid("The resource has no name.")),
         CLIENT_METRICS => {

@@ -2,8 +2,8 @@
 //!
 //! Changes of a topic's configuration (SET, DELETE, APPEND, SUBTRACT), carried out by the controller, all or nothing for each topic; a resource that comes twice is INVALID_REQUEST. The broker
 //! with the empty name stands for all: there the defaults of topics' configs are set, under the names that brokers have for them. Everything else of a broker is
-//! configured when it starts, and groups, client metrics subscriptions and loggers have nothing to configure yet: of all these only a change that keeps to what is in force is taken, and the answer to every other says
-//! why. Brokers and loggers are those of the node that is asked.
+//! configured when it starts, and groups and client metrics subscriptions have nothing to configure yet: of all these only a change that keeps to what is in force is taken, and the answer to every other says
+//! why. Loggers change until the node starts anew. Brokers and loggers are those of the node that is asked.
 
 use std::rc::Rc;
 
@@ -85,6 +85,11 @@ async fn alter(
             let change = defaults_of(shard, ops, ConfigChange::Steps)?;
             alter_defaults(shard, change, validate_only).await
         }
+        LOGGER => {
+            describe_configs::check_broker(shard, name)?;
+            let loggers = &shard.config.loggers;
+            loggers.alter(&ops, validate_only).map_err(refused)
+        }
         other => change_nothing(shard, other, name, &ops),
     }
 }
@@ -156,10 +161,6 @@ pub(crate) fn change_nothing(
             describe_configs::check_broker(shard, name)?;
             let defaults = shard.view.defaults();
             broker_config::check(&shard.config.broker, &defaults, ops).map_err(refused)
-        }
-        LOGGER => {
-            describe_configs::check_broker(shard, name)?;
-            broker_config::check_loggers(&shard.config.broker, ops).map_err(refused)
         }
         CLIENT_METRICS | GROUP if name.is_empty() => Err(invalid("The resource has no name.")),
         CLIENT_METRICS => fixed_config::check(&fixed_config::METRICS, ops).map_err(refused),
