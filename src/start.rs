@@ -52,10 +52,7 @@ pub fn serve(settings: &Settings, loggers: Arc<Loggers>) -> Result<(), Fatal> {
         },
         ServerConfig {
             broker: broker_config(settings, kafka_addr),
-            groups: kafka_api::coordinator::Settings {
-                initial_rebalance_delay_ms: settings.group_initial_rebalance_delay_ms,
-                ..Default::default()
-            },
+            groups: kafka_api::coordinator::Settings::of(&settings.groups),
             loggers,
         },
         kafka_addr,
@@ -121,6 +118,7 @@ fn broker_config(settings: &Settings, kafka_addr: SocketAddr) -> BrokerConfig {
         data_dir: settings.data_dir.display().to_string(),
         auto_create_topics: settings.auto_create_topics,
         num_partitions: settings.num_partitions,
+        groups: settings.groups,
         max_connections: settings.max_connections,
         max_connections_per_ip: settings.max_connections_per_ip,
         max_connections_per_ip_overrides: settings.max_connections_per_ip_overrides.clone(),

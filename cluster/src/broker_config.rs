@@ -46,6 +46,39 @@ pub struct BrokerConfig {
     /// The same for changes of the metadata.
     pub controller_quota_window_num: i32,
     pub controller_quota_window_size_seconds: i32,
+    pub groups: GroupConfig,
+}
+
+/// What consumer groups go by, under Kafka's names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GroupConfig {
+    pub initial_rebalance_delay_ms: i32,
+    pub min_session_timeout_ms: i32,
+    pub max_session_timeout_ms: i32,
+    /// Members of a group.
+    pub max_size: i32,
+    /// Of one committed offset.
+    pub offset_metadata_max_bytes: i32,
+    /// How long the offsets of a group without members are kept.
+    pub offsets_retention_minutes: i32,
+}
+
+impl GroupConfig {
+    /// Members that a group can have at most, whatever is set.
+    pub const MEMBERS: i32 = 10_000;
+}
+
+impl Default for GroupConfig {
+    fn default() -> GroupConfig {
+        GroupConfig {
+            initial_rebalance_delay_ms: 3_000,
+            min_session_timeout_ms: 6_000,
+            max_session_timeout_ms: 1_800_000,
+            max_size: GroupConfig::MEMBERS,
+            offset_metadata_max_bytes: 4_096,
+            offsets_retention_minutes: 7 * 24 * 60,
+        }
+    }
 }
 
 impl Default for BrokerConfig {
@@ -71,6 +104,7 @@ impl Default for BrokerConfig {
             quota_window_size_seconds: 1,
             controller_quota_window_num: 11,
             controller_quota_window_size_seconds: 1,
+            groups: GroupConfig::default(),
         }
     }
 }
@@ -295,6 +329,30 @@ fn rows(c: &BrokerConfig) -> Vec<Row> {
             "Largest answer to a fetch, in bytes; a first batch is always whole.",
         ),
         (
+            "group.initial.rebalance.delay.ms",
+            Int,
+            Some(c.groups.initial_rebalance_delay_ms.to_string()),
+            "How long an empty classic group waits for more members, in milliseconds.",
+        ),
+        (
+            "group.max.session.timeout.ms",
+            Int,
+            Some(c.groups.max_session_timeout_ms.to_string()),
+            "Longest session timeout that a member of a classic group may ask for, in milliseconds.",
+        ),
+        (
+            "group.max.size",
+            Int,
+            Some(c.groups.max_size.to_string()),
+            "Members that a classic group takes.",
+        ),
+        (
+            "group.min.session.timeout.ms",
+            Int,
+            Some(c.groups.min_session_timeout_ms.to_string()),
+            "Shortest session timeout that a member of a classic group may ask for, in milliseconds.",
+        ),
+        (
             "listeners",
             List,
             Some(format!("PLAINTEXT://{}", c.listener)),
@@ -353,6 +411,18 @@ fn rows(c: &BrokerConfig) -> Vec<Row> {
             Int,
             Some(c.num_partitions.to_string()),
             "Partitions of a topic that doesn't say how many.",
+        ),
+        (
+            "offset.metadata.max.bytes",
+            Int,
+            Some(c.groups.offset_metadata_max_bytes.to_string()),
+            "Largest metadata of a committed offset, in bytes.",
+        ),
+        (
+            "offsets.retention.minutes",
+            Int,
+            Some(c.groups.offsets_retention_minutes.to_string()),
+            "How long the offsets of a group without members are kept.",
         ),
         (
             "quota.window.num",

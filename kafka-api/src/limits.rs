@@ -122,7 +122,7 @@ pub const DESCRIBED_GROUPS_BYTES: usize = 32 << 20;
 pub const MEMBER_BYTES: usize = 300;
 pub const OFFSET_BYTES: usize = 150;
 /// Members of one group, and those who were given an id and have not come back with it.
-pub const GROUP_MEMBERS: usize = 10_000;
+pub const GROUP_MEMBERS: usize = cluster::broker_config::GroupConfig::MEMBERS as usize;
 /// Bytes that one group's members and offsets may take before it takes no new members.
 pub const GROUP_BYTES: usize = 64 << 20;
 /// Groups of one partition of `__consumer_offsets`.

@@ -19,6 +19,8 @@ use std::fmt::{self, Write};
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 
+use cluster::broker_config::GroupConfig;
+
 /// One setting.
 pub struct Key {
     pub name: &'static str,
@@ -49,6 +51,11 @@ keys! {
     "auto-create-topics" "BOOL" "Create the topics that clients ask for [default: true]";
     "num-partitions" "N" "Partitions of a topic that doesn't say how many [default: 1]";
     "group-initial-rebalance-delay" "MS" "How long an empty consumer group waits for more members, in milliseconds [default: 3000]";
+    "group-min-session-timeout" "MS" "Shortest session timeout that a member of a consumer group may ask for, in milliseconds [default: 6000]";
+    "group-max-session-timeout" "MS" "Longest session timeout that a member of a consumer group may ask for, in milliseconds [default: 1800000]";
+    "group-max-size" "N" "Members that a consumer group takes [default: 10000]";
+    "offset-metadata-max" "BYTES" "Largest metadata of a committed offset [default: 4096]";
+    "offsets-retention" "MINUTES" "How long the offsets of a group without members are kept [default: 10080]";
     "max-connections" "N" "Connections at a time; more than that wait [default: 2147483647]";
     "max-connections-per-ip" "N" "Connections of one address; more than that are closed [default: 2147483647]";
     "max-connections-per-ip-overrides" "LIST" "Addresses with a limit of their own: 10.0.0.1:5,10.0.0.2:500 [default: none]";
@@ -105,7 +112,7 @@ pub struct Settings {
     pub rack: Option<String>,
     pub auto_create_topics: bool,
     pub num_partitions: i32,
-    pub group_initial_rebalance_delay_ms: u64,
+    pub groups: GroupConfig,
     pub max_connections: i32,
     pub max_connections_per_ip: i32,
     pub max_connections_per_ip_overrides: Vec<(IpAddr, i32)>,

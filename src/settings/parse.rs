@@ -3,7 +3,7 @@
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 
-use cluster::broker_config::{BrokerConfig, overrides_text, parse_overrides};
+use cluster::broker_config::{BrokerConfig, GroupConfig, overrides_text, parse_overrides};
 
 use super::{KEYS, Layer, Machine, Settings, SettingsError, Source, log_filter};
 
@@ -12,6 +12,8 @@ const SHARDS_MAX: u16 = 256;
 /// The least memory a shard works with, in bytes.
 const MEMORY_PER_SHARD_MIN: u64 = 32 << 20;
 
+/// A committed offset and its metadata must fit a record.
+const OFFSET_METADATA_MAX: i32 = 32_767;
 /// Samples of a rate: each client's window has memory for them.
 const SAMPLES_MAX: i64 = 1_000;
 /// Length of one, in seconds.
@@ -115,13 +117,8 @@ pub(super) fn settings(layer: &Layer, machine: Machine) -> Result<Settings, Sett
         || 1,
         |n| Some(n.to_string()),
     )?;
-    let group_initial_rebalance_delay_ms = r.get(
-        "group-initial-rebalance-delay",
-        |t| number(t, 0, 600_000).map(|n| n as u64),
-        || 3_000,
-        |n| Some(n.to_string()),
-    )?;
     let plain = BrokerConfig::default();
+    let groups = groups(&mut r)?;
     let mut limit = |name, least, most, default: i32| {
         r.get(
             name,
@@ -218,7 +215,7 @@ pub(super) fn settings(layer: &Layer, machine: Machine) -> Result<Settings, Sett
         rack,
         auto_create_topics,
         num_partitions,
-        group_initial_rebalance_delay_ms,
+        groups,
         max_connections,
         max_connections_per_ip,
         max_connections_per_ip_overrides,
@@ -230,6 +227,35 @@ pub(super) fn settings(layer: &Layer, machine: Machine) -> Result<Settings, Sett
         log,
         shown: r.shown,
     })
+}
+
+fn groups(r: &mut Reader) -> Result<GroupConfig, SettingsError> {
+    let mut whole = |name, least: i32, most: i32, default: i32| {
+        r.get(
+            name,
+            |t| number(t, least.into(), most.into()).map(|n| n as i32),
+            || default,
+            |n| Some(n.to_string()),
+        )
+    };
+    let plain = GroupConfig::default();
+    let delay = plain.initial_rebalance_delay_ms;
+    let (least, most) = (plain.min_session_timeout_ms, plain.max_session_timeout_ms);
+    let groups = GroupConfig {
+        initial_rebalance_delay_ms: whole("group-initial-rebalance-delay", 0, 600_000, delay)?,
+        min_session_timeout_ms: whole("group-min-session-timeout", 1, i32::MAX, least)?,
+        max_session_timeout_ms: whole("group-max-session-timeout", 1, i32::MAX, most)?,
+        max_size: whole("group-max-size", 1, GroupConfig::MEMBERS, plain.max_size)?,
+        offset_metadata_max_bytes: whole("offset-metadata-max", 0, OFFSET_METADATA_MAX, plain.offset_metadata_max_bytes)?,
+        offsets_retention_minutes: whole("offsets-retention", 1, i32::MAX, plain.offsets_retention_minutes)?,
+    };
+    if groups.min_session_timeout_ms > groups.max_session_timeout_ms {
+        return Err(SettingsError(format!(
+            "group-min-session-timeout ({}) is longer than group-max-session-timeout ({}): no member could join",
+            groups.min_session_timeout_ms, groups.max_session_timeout_ms
+        )));
+    }
+    Ok(groups)
 }
 
 /// Whether both can't be listened on: one port on one address, or on all addresses and one of them.

@@ -19,6 +19,7 @@
 //! [`limits::GROUP_BYTES`]: crate::limits::GROUP_BYTES
 //! [`limits::GROUPS`]: crate::limits::GROUPS
 
+use cluster::broker_config::GroupConfig;
 use kafka_protocol::protocol::StrBytes;
 
 pub mod admin;
@@ -82,13 +83,21 @@ pub struct Settings {
 
 impl Default for Settings {
     fn default() -> Settings {
+        Settings::of(&GroupConfig::default())
+    }
+}
+
+impl Settings {
+    /// From the node's own settings, which are in range.
+    pub fn of(config: &GroupConfig) -> Settings {
+        let whole = |n: i32| usize::try_from(n).unwrap_or_default();
         Settings {
-            initial_rebalance_delay_ms: 3_000,
-            min_session_timeout_ms: 6_000,
-            max_session_timeout_ms: 1_800_000,
-            max_size: crate::limits::GROUP_MEMBERS,
-            offset_metadata_max: 4_096,
-            offsets_retention_ms: 7 * 24 * 60 * 60 * 1_000,
+            initial_rebalance_delay_ms: u64::from(config.initial_rebalance_delay_ms.unsigned_abs()),
+            min_session_timeout_ms: config.min_session_timeout_ms,
+            max_session_timeout_ms: config.max_session_timeout_ms,
+            max_size: whole(config.max_size),
+            offset_metadata_max: whole(config.offset_metadata_max_bytes),
+            offsets_retention_ms: i64::from(config.offsets_retention_minutes) * 60_000,
             memory_bytes: 64 << 20,
         }
     }
