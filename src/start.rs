@@ -10,8 +10,9 @@ use cluster::loggers::Loggers;
 use cluster::metadata::Node;
 use engine::log::StoreConfig;
 use engine::rt;
-use engine::types::NodeId;
+use engine::types::{NodeId, ShardId};
 use kafka_api::ServerConfig;
+use kafka_api::faces::port_of;
 use node::Plan;
 
 use crate::data_dir::DataDir;
@@ -20,12 +21,16 @@ use crate::office::{self, Desk};
 use crate::settings::{Settings, join};
 use crate::{allocator, data_dir, fitness};
 
+/// How often another free port is tried where those above it are taken.
+const FREE_PORT_TRIES: usize = 100;
+
 /// Runs a node until it is asked to stop.
 pub fn serve(settings: &Settings, loggers: Arc<Loggers>) -> Result<(), Fatal> {
     fitness::check_cpus(settings.shards, settings.overprovisioned)?;
     fitness::check_locked_memory()?;
     fitness::check_io_uring()?;
-    let kafka_addr = kafka_address(settings.kafka_addr)?;
+    let own_ports = if settings.shard_direct { settings.shards } else { 0 };
+    let kafka_addr = kafka_address(settings.kafka_addr, own_ports)?;
     let admin = office::listen(settings.admin_addr)?;
     let directory = DataDir::open(
         &settings.data_dir,
@@ -54,6 +59,7 @@ pub fn serve(settings: &Settings, loggers: Arc<Loggers>) -> Result<(), Fatal> {
             broker: broker_config(settings, kafka_addr),
             groups: kafka_api::coordinator::Settings::of(&settings.groups),
             loggers,
+            shard_direct: settings.shard_direct,
         },
         kafka_addr,
     );
@@ -81,14 +87,32 @@ pub fn serve(settings: &Settings, loggers: Arc<Loggers>) -> Result<(), Fatal> {
     Ok(())
 }
 
-/// The address to listen on: free, and with a real port in place of 0, which every shard must share.
-fn kafka_address(wanted: SocketAddr) -> Result<SocketAddr, Fatal> {
+/// The address to listen on: free, and with a real port in place of 0, which every shard must share. The `own_ports` above it, of the shards' own listeners, are free too.
+fn kafka_address(wanted: SocketAddr, own_ports: u16) -> Result<SocketAddr, Fatal> {
+    let above = |addr: SocketAddr| {
+        let ports = (0..own_ports).map_while(move |s| port_of(addr.port(), ShardId(s)));
+        ports.map(move |port| SocketAddr::new(addr.ip(), port))
+    };
     if wanted.port() != 0 {
         fitness::check_port(wanted, "kafka-addr")?;
+        for addr in above(wanted) {
+            fitness::check_port(addr, "shard-direct")?;
+        }
         return Ok(wanted);
     }
-    let free = std::net::TcpListener::bind(wanted).and_then(|l| l.local_addr());
-    free.map_err(|e| cannot_listen(wanted, "kafka-addr", &e))
+    for _ in 0..FREE_PORT_TRIES {
+        let free = std::net::TcpListener::bind(wanted).and_then(|l| l.local_addr());
+        let free = free.map_err(|e| cannot_listen(wanted, "kafka-addr", &e))?;
+        let others: Vec<SocketAddr> = above(free).collect();
+        let all = others.len() == usize::from(own_ports);
+        if all && others.iter().all(|a| rt::check_port_free(*a).is_ok()) {
+            return Ok(free);
+        }
+    }
+    Err(Fatal::new(
+        Exit::Failure,
+        format!("no {own_ports} free ports follow one another here: set kafka-addr to a port above which they do"),
+    ))
 }
 
 fn advertised(settings: &Settings, kafka_addr: SocketAddr) -> (String, u16) {

@@ -61,6 +61,8 @@ pub struct Connections {
 struct Connection {
     stream: TcpStream,
     peer: Option<SocketAddr>,
+    /// It came to the shard's own listener.
+    direct: bool,
     replies: Pipe<Reply>,
     /// When something last arrived or was written.
     active: Cell<Instant>,
@@ -133,19 +135,20 @@ impl From<Malformed> for End {
 }
 
 impl Shard {
-    /// Accepts connections for ever.
-    pub async fn serve_connections(self: &Rc<Self>, listener: TcpListener) {
-        let shard = self.clone();
-        let _sweeper = rt::spawn(Queue::Background, async move {
-            loop {
-                rt::sleep(limits::SWEEP).await;
-                let waiting = [MemoryClass::Fetch, MemoryClass::Answers]
-                    .map(|class| shard.budget.waiting(class));
-                let pressed = waiting != [0, 0] || shard.large_answers.waiting() > 0;
-                shard.connections.sweep(shard.idle(), pressed);
-                shard.sweep_quotas();
-            }
-        });
+    /// Looks after connections and quotas for ever.
+    pub async fn sweep(self: &Rc<Self>) {
+        loop {
+            rt::sleep(limits::SWEEP).await;
+            let waiting = [MemoryClass::Fetch, MemoryClass::Answers]
+                .map(|class| self.budget.waiting(class));
+            let pressed = waiting != [0, 0] || self.large_answers.waiting() > 0;
+            self.connections.sweep(self.idle(), pressed);
+            self.sweep_quotas();
+        }
+    }
+
+    /// Accepts connections for ever. `direct`: the listener is this shard's own, not the node's.
+    pub async fn serve_connections(self: &Rc<Self>, listener: TcpListener, direct: bool) {
         let most = most_connections(self.shards);
         let (too_many, not_accepted) = (LineLimit::default(), LineLimit::default());
         let turned_away = LineLimit::default();
@@ -180,7 +183,7 @@ impl Shard {
                 };
                 if !limited || ip.is_some() {
                     // In the books from here on: what has been accepted counts before its task runs.
-                    let entry = Entry::new(self.clone(), stream, ip);
+                    let entry = Entry::new(self.clone(), stream, ip, direct);
                     rt::spawn(Queue::Latency, serve(entry)).detach();
                 }
             }
@@ -377,9 +380,10 @@ struct Entry {
 }
 
 impl Entry {
-    fn new(shard: Rc<Shard>, stream: TcpStream, ip: Option<IpAddr>) -> Entry {
+    fn new(shard: Rc<Shard>, stream: TcpStream, ip: Option<IpAddr>, direct: bool) -> Entry {
         let connection = Rc::new(Connection {
             peer: stream.peer_addr().ok(),
+            direct,
             stream,
             replies: Pipe::new(limits::REQUESTS_IN_FLIGHT),
             active: Cell::new(rt::now()),
@@ -668,6 +672,7 @@ async fn take_frame(
         }
         Frame::Request(request) => Request {
             peer: connection.peer,
+            direct: connection.direct,
             ..request
         },
     };

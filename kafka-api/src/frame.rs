@@ -33,6 +33,8 @@ pub struct Request {
     pub client_id: ClientId,
     /// Where the client is; set by its connection.
     pub peer: Option<SocketAddr>,
+    /// Whether it came to the shard's own port; set by its connection.
+    pub direct: bool,
     /// What follows the header; its reader still holds the request's whole allowance of array elements and tags.
     pub body: Reader,
 }
@@ -69,6 +71,7 @@ pub fn parse(frame: Bytes) -> Result<Frame, Malformed> {
         correlation_id,
         client_id,
         peer: None,
+        direct: false,
         body: r,
     }))
 }

@@ -3,13 +3,14 @@
 //! A connection lives on the shard that accepted it. It knows nothing of files, Raft or other nodes: what it needs of a partition it asks of
 //! the shard that owns it, by ring or, when that is its own shard, in place. Read in this order: [`versions`] (what is spoken),
 //! [`frame`], [`wire`] and [`schema`] (bytes become requests), [`records`], [`codec`] and [`validate`] (what a produced batch must be),
-//! [`connection`] (from the socket and back), [`handlers`] (one module per API key), [`coordinator`] and [`groups`] (consumer groups: the rules, and their shell), [`quotas`] (who uses too much waits), [`request`] and [`shard`] (what crosses the rings), [`refusals`] (errors that are told, counted and logged). Every bound
+//! [`connection`] (from the socket and back), [`handlers`] (one module per API key), [`coordinator`] and [`groups`] (consumer groups: the rules, and their shell), [`quotas`] (who uses too much waits), [`request`] and [`shard`] (what crosses the rings), [`faces`] (what clients take for brokers), [`refusals`] (errors that are told, counted and logged). Every bound
 //! is in [`limits`], the one error type for what cannot be read in [`error`].
 
 pub mod codec;
 pub mod connection;
 pub mod coordinator;
 pub mod error;
+pub mod faces;
 pub mod frame;
 pub mod groups;
 pub mod handlers;

@@ -27,6 +27,7 @@ use indexmap::IndexMap;
 use raftgroup::{Group, Groups};
 
 use crate::error::ErrorCode;
+use crate::faces::Faces;
 use crate::handlers::produce::wire::{Endpoint, LeaderHint};
 use crate::handlers::{
     delete_records, describe_log_dirs, describe_producers, fetch, list_offsets,
@@ -52,6 +53,8 @@ pub struct ServerConfig {
     pub groups: crate::coordinator::Settings,
     /// What it logs.
     pub loggers: Arc<Loggers>,
+    /// Whether each shard is a broker of its own to clients: see [`crate::faces`].
+    pub shard_direct: bool,
 }
 
 /// What a shard is put together of. `controller` is there on shard 0 alone.
@@ -451,29 +454,27 @@ impl Shard {
     pub(crate) fn leader_hint(&self, group: GroupId) -> Option<LeaderHint> {
         let leader = self.view.leader(group)?;
         Some(LeaderHint {
-            node: leader.node?.0,
+            node: self.faces().of(leader.node?, group),
             epoch: leader.epoch().0,
         })
     }
 
-    /// Where the named nodes are reached.
+    /// Where the named brokers are reached.
     pub(crate) fn endpoints(&self, hints: impl Iterator<Item = i32>) -> Vec<Endpoint> {
-        let brokers = self.view.brokers();
+        let faces = self.faces();
         let mut found: Vec<Endpoint> = Vec::new();
         for id in hints {
-            if found.iter().any(|e| e.node == id) {
-                continue;
-            }
-            if let Some(node) = brokers.iter().find(|n| n.id.0 == id) {
-                found.push(Endpoint {
-                    node: id,
-                    host: node.host.clone(),
-                    port: i32::from(node.port),
-                    rack: node.rack.clone(),
-                });
+            if found.iter().all(|e| e.node != id) {
+                found.extend(faces.endpoint(id));
             }
         }
         found
+    }
+
+    /// What clients take for brokers, now.
+    pub(crate) fn faces(&self) -> Faces {
+        let direct = self.config.shard_direct;
+        Faces::new(self.view.brokers(), direct, self.node, self.shards)
     }
 }
 

@@ -18,6 +18,7 @@ use engine::metrics::ShardMetrics;
 use engine::ring::{Frame, Port, Rpc};
 use engine::rt::{self, Queue, TcpListener};
 use engine::types::{GroupId, ShardId, TopicId};
+use kafka_api::faces::port_of;
 use kafka_api::{CREDITS, ShardReply, ShardRequest};
 use kafka_api::{Parts, ServerConfig, Shard};
 use raftgroup::{Group, Groups};
@@ -45,7 +46,7 @@ pub struct Plan {
     pub store: StoreConfig,
     pub server: ServerConfig,
     pub kafka_addr: SocketAddr,
-    /// Every shard has opened its port.
+    /// Every shard has opened its ports.
     pub serving: Gate,
     /// Shard 0 has published the metadata: views are complete.
     pub published: Gate,
@@ -77,6 +78,15 @@ impl Plan {
     }
 }
 
+impl Plan {
+    /// Where a shard listens by itself.
+    fn direct_addr(&self, shard: ShardId) -> SocketAddr {
+        let port = port_of(self.kafka_addr.port(), shard)
+            .expect("the process looked whether there are so many ports");
+        SocketAddr::new(self.kafka_addr.ip(), port)
+    }
+}
+
 /// What one shard gets.
 pub struct Own {
     pub id: ShardId,
@@ -86,7 +96,8 @@ pub struct Own {
 
 /// Runs a shard to its end. Errors of the start end the process.
 pub async fn run(plan: Plan, own: Own) {
-    let at = usize::from(own.id.0);
+    let id = own.id;
+    let at = usize::from(id.0);
     let shard = match open(&plan, own).await {
         Ok(shard) => shard,
         Err(fatal) => fatal.end(),
@@ -96,9 +107,23 @@ pub async fn run(plan: Plan, own: Own) {
         Ok(listener) => listener,
         Err(e) => cannot_listen(plan.kafka_addr, "kafka-addr", &e).end(),
     };
+    let own_listener = match plan.server.shard_direct {
+        true => match TcpListener::bind(plan.direct_addr(id)) {
+            Ok(listener) => Some(listener),
+            Err(e) => cannot_listen(plan.direct_addr(id), "shard-direct", &e).end(),
+        },
+        false => None,
+    };
     let kafka = shard.kafka.clone();
     let accepting = rt::spawn(Queue::Latency, async move {
-        kafka.serve_connections(listener).await;
+        let swept = kafka.clone();
+        let _sweeper = rt::spawn(Queue::Background, async move { swept.sweep().await });
+        let direct = async {
+            if let Some(listener) = own_listener {
+                kafka.serve_connections(listener, true).await;
+            }
+        };
+        tokio::join!(kafka.serve_connections(listener, false), direct);
     });
     let coordinators = rt::spawn(
         Queue::Latency,

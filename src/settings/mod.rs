@@ -41,6 +41,7 @@ keys! {
     "data-dir" "DIR" "Where the data lives; made if it is missing [default: ./data]";
     "journal-dir" "DIR" "Where the journals live, if on a disk of their own [default: in data-dir]";
     "kafka-addr" "HOST:PORT" "Where Kafka clients connect; port 0 takes a free one [default: 127.0.0.1:9092]";
+    "shard-direct" "BOOL" "Each shard is a broker of its own to clients, at the port of kafka-addr (and of advertise) + 1 + its number, so that they connect to the shard that owns what they ask for [default: false]";
     "advertise" "HOST:PORT" "What clients are told to connect to [default: kafka-addr]";
     "admin-addr" "HOST:PORT" "Where /ready and /metrics are served over HTTP [default: nowhere]";
     "shards" "N" "Shards, one per core [default: the CPUs this process may use]";
@@ -101,6 +102,7 @@ pub struct Settings {
     pub data_dir: PathBuf,
     pub journal_dir: Option<PathBuf>,
     pub kafka_addr: SocketAddr,
+    pub shard_direct: bool,
     /// Host and port that clients are told; port 0 stands for that of `kafka_addr`.
     pub advertise: (String, u16),
     pub admin_addr: Option<SocketAddr>,

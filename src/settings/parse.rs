@@ -5,6 +5,9 @@ use std::path::PathBuf;
 
 use cluster::broker_config::{BrokerConfig, GroupConfig, overrides_text, parse_overrides};
 
+use engine::types::ShardId;
+use kafka_api::faces::{NODE_ID_MAX, port_of};
+
 use super::{KEYS, Layer, Machine, Settings, SettingsError, Source, log_filter};
 
 /// Shards of a process. Every two of them have rings, whose memory grows with the square.
@@ -67,6 +70,7 @@ pub(super) fn settings(layer: &Layer, machine: Machine) -> Result<Settings, Sett
         || SocketAddr::from(([127, 0, 0, 1], 9092)),
         |a| quoted(&a.to_string()),
     )?;
+    let shard_direct = r.get("shard-direct", switch, || false, |b| Some(b.to_string()))?;
     let advertise = r.get(
         "advertise",
         host_and_port,
@@ -182,6 +186,9 @@ pub(super) fn settings(layer: &Layer, machine: Machine) -> Result<Settings, Sett
             machine.memory_bytes >> 20
         )));
     }
+    if shard_direct {
+        check_direct(&[kafka_addr.port(), advertise.1], admin_addr, shards, node_id)?;
+    }
     if let Some(admin) = admin_addr.filter(|admin| collide(*admin, kafka_addr)) {
         return Err(SettingsError(format!(
             "kafka-addr ({kafka_addr}) and admin-addr ({admin}) want the same port: give each its own"
@@ -206,6 +213,7 @@ pub(super) fn settings(layer: &Layer, machine: Machine) -> Result<Settings, Sett
         data_dir,
         journal_dir,
         kafka_addr,
+        shard_direct,
         advertise,
         admin_addr,
         shards,
@@ -227,6 +235,35 @@ pub(super) fn settings(layer: &Layer, machine: Machine) -> Result<Settings, Sett
         log,
         shown: r.shown,
     })
+}
+
+/// Every shard has a port and an id of a broker.
+fn check_direct(
+    ports: &[u16],
+    admin: Option<SocketAddr>,
+    shards: u16,
+    node_id: i32,
+) -> Result<(), SettingsError> {
+    let last = ShardId(shards - 1);
+    if let Some(port) = ports.iter().find(|p| port_of(**p, last).is_none()) {
+        return Err(SettingsError(format!(
+            "with shard-direct {shards} ports follow after {port}, and there aren't so many: choose a lower one"
+        )));
+    }
+    let taken = |admin: &u16| ports[0] != 0 && (1..=shards).any(|n| ports[0] + n == *admin);
+    if let Some(port) = admin.map(|a| a.port()).filter(taken) {
+        return Err(SettingsError(format!(
+            "with shard-direct the ports {} to {} are the shards': give admin-addr another than {port}",
+            ports[0] + 1,
+            ports[0] + shards
+        )));
+    }
+    if node_id > NODE_ID_MAX {
+        return Err(SettingsError(format!(
+            "with shard-direct node-id can be {NODE_ID_MAX} at most: brokers' ids are 1000 times it, and the shard"
+        )));
+    }
+    Ok(())
 }
 
 fn groups(r: &mut Reader) -> Result<GroupConfig, SettingsError> {

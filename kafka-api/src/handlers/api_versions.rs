@@ -20,7 +20,8 @@ use crate::wire::{Reader, Writer};
 pub async fn handle(shard: &Rc<Shard>, request: &Request) -> Result<Answer, Malformed> {
     schema::check(request)?;
     let cluster_id = shard.view.cluster_id();
-    let error = check(request, cluster_id.as_deref(), shard.node.0)?;
+    let is_own = |broker| shard.faces().is_own(broker);
+    let error = check(request, cluster_id.as_deref(), is_own)?;
     let mut out = request.answer(16 + 7 * TABLE.len());
     write_body(&mut out, request.version, error);
     finish(&mut out, 0);
@@ -37,7 +38,11 @@ pub fn unknown_version(correlation_id: i32) -> Bytes {
     out.freeze()
 }
 
-fn check(request: &Request, cluster_id: Option<&str>, node: i32) -> Result<ErrorCode, Malformed> {
+fn check(
+    request: &Request,
+    cluster_id: Option<&str>,
+    is_own: impl Fn(i32) -> bool,
+) -> Result<ErrorCode, Malformed> {
     if request.version < 3 {
         return Ok(ErrorCode::None);
     }
@@ -53,7 +58,7 @@ fn check(request: &Request, cluster_id: Option<&str>, node: i32) -> Result<Error
             return Ok(ErrorCode::InvalidRequest);
         }
         if let Some(wanted) = wanted_cluster
-            && (cluster_id.is_some_and(|id| id != &*wanted) || wanted_node != node)
+            && (cluster_id.is_some_and(|id| id != &*wanted) || !is_own(wanted_node))
         {
             return Ok(ErrorCode::RebootstrapRequired);
         }

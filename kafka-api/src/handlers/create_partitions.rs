@@ -7,10 +7,9 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use cluster::controller::NewPartitions;
-use engine::types::NodeId;
 use kafka_protocol::messages::create_partitions_request::CreatePartitionsTopic;
 use kafka_protocol::messages::create_partitions_response::CreatePartitionsTopicResult;
-use kafka_protocol::messages::{CreatePartitionsRequest, CreatePartitionsResponse};
+use kafka_protocol::messages::{BrokerId, CreatePartitionsRequest, CreatePartitionsResponse};
 use kafka_protocol::protocol::StrBytes;
 
 use crate::error::{ErrorCode, Malformed};
@@ -61,8 +60,10 @@ async fn add(
     topic: &CreatePartitionsTopic,
     validate_only: bool,
 ) -> Result<i32, (i16, String)> {
+    let faces = shard.faces();
     let assignments = topic.assignments.as_ref().map(|all| {
-        let nodes = all.iter().map(|a| a.broker_ids.iter().map(|b| NodeId(b.0)));
+        let node = |b: &BrokerId| faces.node_of(b.0);
+        let nodes = all.iter().map(|a| a.broker_ids.iter().map(node));
         nodes.map(Iterator::collect).collect()
     });
     let new = NewPartitions {

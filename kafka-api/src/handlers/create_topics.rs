@@ -7,7 +7,6 @@ use std::rc::Rc;
 
 use cluster::Refused;
 use cluster::controller::{CreatedTopic, NewTopic};
-use engine::types::NodeId;
 use kafka_protocol::messages::create_topics_request::CreatableTopic;
 use kafka_protocol::messages::create_topics_response::{
     CreatableTopicConfigs, CreatableTopicResult,
@@ -67,6 +66,7 @@ async fn create(
     topic: &CreatableTopic,
     validate_only: bool,
 ) -> Result<CreatedTopic, (i16, String)> {
+    let faces = shard.faces();
     let new = NewTopic {
         name: topic.name.to_string(),
         partitions: topic.num_partitions,
@@ -75,7 +75,7 @@ async fn create(
             .assignments
             .iter()
             .map(|a| {
-                let nodes = a.broker_ids.iter().map(|b| NodeId(b.0)).collect();
+                let nodes = a.broker_ids.iter().map(|b| faces.node_of(b.0)).collect();
                 (a.partition_index, nodes)
             })
             .collect(),

@@ -1,11 +1,12 @@
 //! DescribeCluster, key 60, versions 0-2.
 //!
 //! The nodes, from the shard's own copy. Asked for controllers' endpoints (type 2, from version 1 on) it says MISMATCHED_ENDPOINT_TYPE, as every broker does; other
-//! types are UNSUPPORTED_ENDPOINT_TYPE. Every node that is told is unfenced. The controller is told to be the node that is asked: admin requests are
+//! types are UNSUPPORTED_ENDPOINT_TYPE. Every node that is told is unfenced. The controller is told to be the node that is asked, or its shard 0: admin requests are
 //! served anywhere. There are no authorizations yet, so that every operation is allowed.
 
 use std::rc::Rc;
 
+use engine::types::ShardId;
 use kafka_protocol::messages::describe_cluster_response::DescribeClusterBroker;
 use kafka_protocol::messages::{DescribeClusterRequest, DescribeClusterResponse};
 use kafka_protocol::protocol::StrBytes;
@@ -47,13 +48,13 @@ fn refused(code: ErrorCode, message: String) -> DescribeClusterResponse {
 }
 
 fn told(shard: &Shard, asked: &DescribeClusterRequest) -> DescribeClusterResponse {
-    let brokers = shard.view.brokers();
-    let brokers = brokers.iter().map(|node| {
+    let faces = shard.faces();
+    let brokers = faces.all().into_iter().map(|broker| {
         DescribeClusterBroker::default()
-            .with_broker_id(node.id.0.into())
-            .with_host(StrBytes::from_string(node.host.clone()))
-            .with_port(i32::from(node.port))
-            .with_rack(node.rack.clone().map(StrBytes::from_string))
+            .with_broker_id(broker.node.into())
+            .with_host(StrBytes::from_string(broker.host))
+            .with_port(broker.port)
+            .with_rack(broker.rack.map(StrBytes::from_string))
     });
     let cluster_id = shard.view.cluster_id();
     let operations = if asked.include_cluster_authorized_operations {
@@ -65,7 +66,7 @@ fn told(shard: &Shard, asked: &DescribeClusterRequest) -> DescribeClusterRespons
         .with_cluster_id(StrBytes::from_string(
             cluster_id.map(|id| id.to_string()).unwrap_or_default(),
         ))
-        .with_controller_id(shard.node.0.into())
+        .with_controller_id(faces.of_shard(shard.node, ShardId(0)).into())
         .with_brokers(brokers.collect())
         .with_cluster_authorized_operations(operations)
 }

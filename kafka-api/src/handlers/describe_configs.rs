@@ -152,7 +152,7 @@ fn describe(shard: &Shard, resource: &DescribeConfigsResource) -> Result<Vec<Con
 /// Whether a resource's name is the id of this node.
 pub(crate) fn check_broker(shard: &Shard, name: &str) -> Result<(), Failure> {
     match name.parse::<i32>() {
-        Ok(id) if id == shard.node.0 => Ok(()),
+        Ok(id) if shard.faces().is_own(id) => Ok(()),
         Ok(_) => Err(invalid(format!(
             "This is broker {}; ask another for its own.",
             shard.node

@@ -1,6 +1,6 @@
 //! DescribeLogDirs, key 35, versions 1-5, answered by hand.
 //!
-//! This node has one data directory, which holds every replica; it is never cordoned and nothing moves to another one. A partition's size is that of its log as clients could read it, segments
+//! This node has one data directory, which holds every replica (a shard that was reached directly tells its own); it is never cordoned and nothing moves to another one. A partition's size is that of its log as clients could read it, segments
 //! and tail; what a partition lags behind is nothing, since it is in the log. Null asks for everything; a partition that isn't here is left out, and so is a topic without any. Total and usable
 //! bytes of the filesystem come from version 4 on.
 
@@ -49,6 +49,9 @@ pub async fn handle(shard: &Rc<Shard>, request: &Request) -> Result<Answer, Malf
             let sorted = by_owner(shard, wanted);
             questions.extend(sorted.into_iter().map(|(s, _, groups)| (s, Some(groups))));
         }
+    }
+    if request.direct {
+        questions.retain(|(owner, _)| *owner == shard.id);
     }
     let calls = questions.into_iter().map(|(owner, groups)| {
         let shard = shard.clone();

@@ -20,6 +20,7 @@ use kafka_protocol::messages::{
 use kafka_protocol::protocol::StrBytes;
 
 use crate::error::{ErrorCode, Malformed};
+use crate::faces::Faces;
 use crate::frame::Request;
 use crate::handlers::Answer;
 use crate::handlers::describe_cluster::OPERATIONS_NOT_TOLD;
@@ -105,8 +106,10 @@ fn page(shard: &Shard, asked: &DescribeTopicPartitionsRequest) -> DescribeTopicP
             .with_topic_name(name)
             .with_partition_index(partition as i32)
     });
+    let faces = shard.faces();
+    let topics = pieces.into_iter().map(|piece| told(piece, &faces));
     DescribeTopicPartitionsResponse::default()
-        .with_topics(pieces.into_iter().map(told).collect())
+        .with_topics(topics.collect())
         .with_next_cursor(next)
 }
 
@@ -148,7 +151,10 @@ fn missing(name: TopicName, error: ErrorCode) -> DescribeTopicPartitionsResponse
         .with_topic_authorized_operations(OPERATIONS_NOT_TOLD)
 }
 
-fn told(piece: Piece<(TopicName, Option<Rc<Topic>>)>) -> DescribeTopicPartitionsResponseTopic {
+fn told(
+    piece: Piece<(TopicName, Option<Rc<Topic>>)>,
+    faces: &Faces,
+) -> DescribeTopicPartitionsResponseTopic {
     let (name, topic) = piece.topic;
     let Some(topic) = topic else {
         let error = match topic_name::check(&name) {
@@ -157,7 +163,7 @@ fn told(piece: Piece<(TopicName, Option<Rc<Topic>>)>) -> DescribeTopicPartitions
         };
         return missing(name, error).with_topic_authorized_operations(TOPIC_OPERATIONS);
     };
-    let partitions = (piece.from..piece.to).map(|p| partition(&topic, p));
+    let partitions = (piece.from..piece.to).map(|p| partition(&topic, p, faces));
     DescribeTopicPartitionsResponseTopic::default()
         .with_name(Some(name))
         .with_topic_id(topic.id.0)
@@ -166,9 +172,14 @@ fn told(piece: Piece<(TopicName, Option<Rc<Topic>>)>) -> DescribeTopicPartitions
         .with_topic_authorized_operations(TOPIC_OPERATIONS)
 }
 
-fn partition(topic: &Topic, p: usize) -> DescribeTopicPartitionsResponsePartition {
+fn partition(
+    topic: &Topic,
+    p: usize,
+    faces: &Faces,
+) -> DescribeTopicPartitionsResponsePartition {
+    let broker = |node| faces.of(node, topic.group(p as i32));
     let replicas = topic.partitions[p].replicas.iter();
-    let replicas: Vec<_> = replicas.map(|r| r.node.0.into()).collect();
+    let replicas: Vec<_> = replicas.map(|r| broker(r.node).into()).collect();
     let leader = topic.leader(p as i32);
     let node = leader.and_then(|l| l.node);
     let error = match node {
@@ -178,7 +189,7 @@ fn partition(topic: &Topic, p: usize) -> DescribeTopicPartitionsResponsePartitio
     DescribeTopicPartitionsResponsePartition::default()
         .with_error_code(error.code())
         .with_partition_index(p as i32)
-        .with_leader_id(node.map_or(-1, |n| n.0).into())
+        .with_leader_id(node.map_or(-1, broker).into())
         .with_leader_epoch(leader.map_or(-1, |l| l.epoch().0))
         .with_isr_nodes(replicas.clone())
         .with_replica_nodes(replicas)

@@ -58,7 +58,8 @@ async fn of_group(shard: &Rc<Shard>, group: &str) -> Result<Endpoint, ErrorCode>
     let number = topic::partition_of(group, topic.partitions.len());
     let leader = topic.leader(number).and_then(|l| l.node);
     let leader = leader.ok_or(ErrorCode::CoordinatorNotAvailable)?;
-    let found = shard.endpoints([leader.0].into_iter()).pop();
+    let faces = shard.faces();
+    let found = faces.endpoint(faces.of(leader, topic.group(number)));
     found.ok_or(ErrorCode::CoordinatorNotAvailable)
 }
 

@@ -1,6 +1,6 @@
 //! ListGroups, key 16, versions 0-5.
 //!
-//! The groups whose coordinator this node is: every partition's are asked for. From version 4 on only those in certain states (KIP-518), from 5
+//! The groups whose coordinator this node is, or this shard if it was reached directly: every partition's are asked for. From version 4 on only those in certain states (KIP-518), from 5
 //! on only those of certain types, of which there is one here, "classic".
 
 use std::rc::Rc;
@@ -30,8 +30,12 @@ pub async fn handle(shard: &Rc<Shard>, request: &Request) -> Result<Answer, Malf
     let offsets = shard.view.topic(topic::NAME).filter(|_| wanted);
     for number in 0..offsets.as_ref().map_or(0, |t| t.partitions.len()) as i32 {
         let Some(offsets) = &offsets else { break };
+        let group = offsets.group(number);
+        if request.direct && shard.owner(group) != shard.id {
+            continue;
+        }
         let question = coordinator::Request::List(states.clone());
-        match shard.ask_partition(offsets.group(number), question).await {
+        match shard.ask_partition(group, question).await {
             Reply::Listed(listed) => groups.extend(listed),
             // Another node lists them.
             Reply::Refused(ErrorCode::NotCoordinator) => {}

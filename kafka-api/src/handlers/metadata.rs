@@ -12,11 +12,10 @@ use std::time::Duration;
 
 use bytes::{BufMut, Bytes, BytesMut};
 use cluster::controller::NewTopic;
-use cluster::metadata::Node;
 use cluster::view::Topic;
 use cluster::{Refusal, topic_name};
 use engine::rt;
-use engine::types::TopicId;
+use engine::types::{ShardId, TopicId};
 use kafka_protocol::messages::metadata_request::MetadataRequestTopic;
 use kafka_protocol::messages::metadata_response::MetadataResponseTopic;
 use kafka_protocol::messages::{MetadataRequest, MetadataResponse, TopicName};
@@ -25,9 +24,11 @@ use uuid::Uuid;
 use crate::error::{ErrorCode, Malformed};
 use crate::frame::{Request, finish};
 use crate::groups::topic as offsets;
+use crate::faces::Faces;
 use crate::handlers::describe_cluster::CLUSTER_OPERATIONS;
 use crate::handlers::describe_cluster::OPERATIONS_NOT_TOLD;
 use crate::handlers::describe_topic_partitions::TOPIC_OPERATIONS;
+use crate::handlers::produce::wire::Endpoint;
 use crate::handlers::{Answer, memory_for};
 use crate::limits;
 use crate::refusals::Refusals;
@@ -94,16 +95,18 @@ pub async fn handle(shard: &Rc<Shard>, request: &Request) -> Result<Answer, Malf
             false => OPERATIONS_NOT_TOLD,
         },
     };
-    let brokers = shard.view.brokers();
+    let faces = shard.faces();
+    let brokers = faces.all();
     let cluster_id = shard.view.cluster_id().map(|id| id.to_string());
     let bytes = bytes_of(&brokers, &told);
     let memory = memory_for(shard, bytes).await;
     let head = request.answer(bytes);
-    let controller = shard.node.0;
+    // Changes of the metadata are made on shard 0.
+    let controller = faces.of_shard(shard.node, ShardId(0));
     let (answer, refusals) = out
         .write(
             head,
-            &brokers,
+            (&faces, &brokers),
             cluster_id.as_deref(),
             controller,
             &told,
@@ -225,7 +228,7 @@ pub(crate) async fn wait_for_leaders(shard: &Shard, name: &str) {
 }
 
 /// Bytes that an answer takes, at most.
-fn bytes_of(brokers: &[Node], told: &[Told]) -> usize {
+fn bytes_of(brokers: &[Endpoint], told: &[Told]) -> usize {
     let brokers = brokers
         .iter()
         .map(|b| 24 + b.host.len() + b.rack.as_ref().map_or(0, String::len));
@@ -253,7 +256,7 @@ impl Out {
     async fn write(
         self,
         mut out: BytesMut,
-        brokers: &[Node],
+        (faces, brokers): (&Faces, &[Endpoint]),
         cluster_id: Option<&str>,
         controller: i32,
         told: &[Told],
@@ -264,12 +267,12 @@ impl Out {
             out.put_i32(0);
         }
         out.put_array(brokers.len(), flexible);
-        for node in brokers {
-            out.put_i32(node.id.0);
-            out.put_str(&node.host, flexible);
-            out.put_i32(i32::from(node.port));
+        for broker in brokers {
+            out.put_i32(broker.node);
+            out.put_str(&broker.host, flexible);
+            out.put_i32(broker.port);
             if version >= 1 {
-                out.put_nullable_str(node.rack.as_deref(), flexible);
+                out.put_nullable_str(broker.rack.as_deref(), flexible);
             }
             out.put_no_tags(flexible);
         }
@@ -282,7 +285,8 @@ impl Out {
         let mut refusals = Refusals::default();
         out.put_array(told.len(), flexible);
         for topic in told {
-            self.topic(&mut out, topic, &mut refusals, turn).await;
+            self.topic(&mut out, faces, topic, &mut refusals, turn)
+                .await;
             turn().await;
         }
         if (8..=10).contains(&version) {
@@ -299,6 +303,7 @@ impl Out {
     async fn topic(
         self,
         out: &mut BytesMut,
+        faces: &Faces,
         told: &Told,
         refusals: &mut Refusals,
         turn: &impl AsyncFn(),
@@ -332,7 +337,7 @@ impl Out {
         out.put_array(topic.map_or(0, |t| t.partitions.len()), flexible);
         for p in 0..topic.map_or(0, |t| t.partitions.len()) {
             if let Some(topic) = topic {
-                self.partition(out, topic, p, refusals);
+                self.partition(out, faces, topic, p, refusals);
             }
             if p % PARTITIONS_A_TURN == PARTITIONS_A_TURN - 1 {
                 turn().await;
@@ -348,8 +353,16 @@ impl Out {
         out.put_no_tags(flexible);
     }
 
-    fn partition(self, out: &mut BytesMut, topic: &Topic, p: usize, refusals: &mut Refusals) {
+    fn partition(
+        self,
+        out: &mut BytesMut,
+        faces: &Faces,
+        topic: &Topic,
+        p: usize,
+        refusals: &mut Refusals,
+    ) {
         let (version, flexible) = (self.version, self.flexible);
+        let group = topic.group(p as i32);
         let leader = topic.leader(p as i32);
         let node = leader.and_then(|l| l.node);
         let error = match node {
@@ -359,7 +372,7 @@ impl Out {
         refusals.note(error.code());
         out.put_i16(error.code());
         out.put_i32(p as i32);
-        out.put_i32(node.map_or(-1, |n| n.0));
+        out.put_i32(node.map_or(-1, |n| faces.of(n, group)));
         if version >= 7 {
             out.put_i32(leader.map_or(-1, |l| l.epoch().0));
         }
@@ -368,7 +381,7 @@ impl Out {
         for _ in 0..2 {
             out.put_array(replicas.len(), flexible);
             for replica in replicas {
-                out.put_i32(replica.node.0);
+                out.put_i32(faces.of(replica.node, group));
             }
         }
         if version >= 5 {
@@ -443,7 +456,9 @@ mod tests {
             let head = request.answer(bytes);
             let turns = Cell::new(0);
             let turn = async || turns.set(turns.get() + 1);
-            let mut written = Box::pin(out.write(head, &[], Some("cluster"), 4, &told, &turn));
+            let faces = Faces::new(std::rc::Rc::from([]), false, NodeId(1), 1);
+            let brokers = (&faces, [].as_slice());
+            let mut written = Box::pin(out.write(head, brokers, Some("cluster"), 4, &told, &turn));
             let mut cx = Context::from_waker(Waker::noop());
             let Poll::Ready((mut answer, refusals)) = written.as_mut().poll(&mut cx) else {
                 panic!("nothing waits here");

@@ -276,7 +276,7 @@ fn hints(
                 && let Some(topic) = id
                 && let Some(hint) = shard.leader_hint(GroupId { topic, partition })
             {
-                if hint.node != shard.node.0 {
+                if !shard.faces().is_own(hint.node) {
                     elsewhere.push(hint.node);
                 }
                 answer.leader = Some(hint);

@@ -477,7 +477,7 @@ impl Pending {
             }
             if answer.error == ErrorCode::NotLeaderOrFollower
                 && let Some(hint) = group.and_then(|g| shard.leader_hint(g))
-                && hint.node != shard.node.0
+                && !shard.faces().is_own(hint.node)
             {
                 leaders.push(hint.node);
                 answer.details.get_or_insert_default().leader = Some(hint);
