@@ -72,6 +72,7 @@ fn plan(shards: u16) -> Plan {
             initial_rebalance_delay_ms: 50,
             ..Default::default()
         },
+        ..ServerConfig::default()
     };
     Plan::new(node, store, server, addr)
 }
