@@ -9,6 +9,7 @@ use cluster::controller::{
     AlterTopic, CreatedTopic, NewPartitions, NewTopic, ProducerIds, TopicRef,
 };
 use cluster::metadata::Change;
+use cluster::topic_config::ConfigChange;
 use cluster::view::Announcement;
 use engine::batch::Batch;
 use engine::log::Extent;

@@ -56,7 +56,7 @@ fn batch() -> Bytes {
     let record = Record {
         transactional: false,
         control: false,
-        partition_leader_epoch: 0,
+        partition_leader_epoch: -1,
         producer_id: -1,
         producer_epoch: -1,
         timestamp_type: TimestampType::Creation,
@@ -66,7 +66,7 @@ fn batch() -> Bytes {
         key: None,
         value: Some(Bytes::from(vec![b'r'; 1_024])),
         headers: Default::default(),
-        delete_horizon_ms: None,
+        delete_horizon: false,
     };
     let options = RecordEncodeOptions {
         version: 2,
