@@ -29,7 +29,11 @@ pub fn serve(settings: &Settings, loggers: Arc<Loggers>) -> Result<(), Fatal> {
     fitness::check_cpus(settings.shards, settings.overprovisioned)?;
     fitness::check_locked_memory()?;
     fitness::check_io_uring()?;
-    let own_ports = if settings.shard_direct { settings.shards } else { 0 };
+    let own_ports = if settings.shard_direct {
+        settings.shards
+    } else {
+        0
+    };
     let kafka_addr = kafka_address(settings.kafka_addr, own_ports)?;
     let admin = office::listen(settings.admin_addr)?;
     let directory = DataDir::open(
@@ -111,7 +115,9 @@ fn kafka_address(wanted: SocketAddr, own_ports: u16) -> Result<SocketAddr, Fatal
     }
     Err(Fatal::new(
         Exit::Failure,
-        format!("no {own_ports} free ports follow one another here: set kafka-addr to a port above which they do"),
+        format!(
+            "no {own_ports} free ports follow one another here: set kafka-addr to a port above which they do"
+        ),
     ))
 }
 

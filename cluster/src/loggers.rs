@@ -158,7 +158,9 @@ fn check(op: &ConfigOp) -> Result<u8, Refused> {
         return malformed(format!("Null value for {name}."));
     }
     if !matches!(op.op, AlterOp::Set | AlterOp::Delete) {
-        return malformed("A logger has one level: nothing can be appended to it or subtracted from it.".into());
+        return malformed(
+            "A logger has one level: nothing can be appended to it or subtracted from it.".into(),
+        );
     }
     if !NAMES.contains(&op.name.as_str()) {
         let known = NAMES.join(", ");
@@ -189,7 +191,10 @@ fn level_of(text: &str) -> Option<u8> {
         "FATAL" => "OFF",
         other => other,
     };
-    let at = LEVELS.iter().skip(1).position(|(level, _)| *level == name)?;
+    let at = LEVELS
+        .iter()
+        .skip(1)
+        .position(|(level, _)| *level == name)?;
     u8::try_from(at + 1).ok()
 }
 
@@ -223,7 +228,10 @@ mod tests {
         let wanted = [("cluster", "WARN"), ("engine", "DEBUG"), (ROOT, "WARN")];
         assert_eq!(told(&loggers), wanted.map(|(n, l)| (n, l.to_string())));
         assert_eq!(loggers.filter(), "engine=debug,warn,engine::log=trace");
-        assert_eq!(Loggers::new("engine=off", || {}).filter(), "engine=off,info");
+        assert_eq!(
+            Loggers::new("engine=off", || {}).filter(),
+            "engine=off,info"
+        );
     }
 
     #[test]
@@ -234,7 +242,10 @@ mod tests {
         let loggers = Loggers::new("info", move || {
             seen.fetch_add(1, Ordering::Relaxed);
         });
-        let good = [op("engine", Set, Some("trace")), op("node", Set, Some("FATAL"))];
+        let good = [
+            op("engine", Set, Some("trace")),
+            op("node", Set, Some("FATAL")),
+        ];
         loggers.alter(&good, true).unwrap();
         assert_eq!(loggers.filter(), "info");
         loggers.alter(&good, false).unwrap();

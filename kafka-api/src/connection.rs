@@ -139,8 +139,8 @@ impl Shard {
     pub async fn sweep(self: &Rc<Self>) {
         loop {
             rt::sleep(limits::SWEEP).await;
-            let waiting = [MemoryClass::Fetch, MemoryClass::Answers]
-                .map(|class| self.budget.waiting(class));
+            let waiting =
+                [MemoryClass::Fetch, MemoryClass::Answers].map(|class| self.budget.waiting(class));
             let pressed = waiting != [0, 0] || self.large_answers.waiting() > 0;
             self.connections.sweep(self.idle(), pressed);
             self.sweep_quotas();

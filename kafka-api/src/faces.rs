@@ -55,7 +55,10 @@ impl Faces {
     /// The id of the broker that a shard is a part of, or is.
     pub fn of_shard(&self, node: NodeId, shard: ShardId) -> i32 {
         match self.direct {
-            true => node.0.saturating_mul(IDS_A_NODE).saturating_add(shard.0.into()),
+            true => node
+                .0
+                .saturating_mul(IDS_A_NODE)
+                .saturating_add(shard.0.into()),
             false => node.0,
         }
     }
@@ -89,13 +92,23 @@ impl Faces {
     pub fn endpoint(&self, broker: i32) -> Option<Endpoint> {
         let id = self.node_of(broker);
         let node = self.nodes.iter().find(|n| n.id == id)?;
-        let shard = if self.direct { broker.rem_euclid(IDS_A_NODE) } else { 0 };
-        let shard = u16::try_from(shard).ok().filter(|s| *s < node.shards.max(1))?;
+        let shard = if self.direct {
+            broker.rem_euclid(IDS_A_NODE)
+        } else {
+            0
+        };
+        let shard = u16::try_from(shard)
+            .ok()
+            .filter(|s| *s < node.shards.max(1))?;
         self.endpoint_of(node, ShardId(shard))
     }
 
     fn endpoint_of(&self, node: &Node, shard: ShardId) -> Option<Endpoint> {
-        let port = if self.direct { port_of(node.port, shard)? } else { node.port };
+        let port = if self.direct {
+            port_of(node.port, shard)?
+        } else {
+            node.port
+        };
         Some(Endpoint {
             node: self.of_shard(node.id, shard),
             host: node.host.clone(),

@@ -12,8 +12,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cluster::broker_config::BrokerConfig;
-use cluster::loggers::Loggers;
 use cluster::controller::Controller;
+use cluster::loggers::Loggers;
 use cluster::metadata::Change;
 use cluster::view::{Announcement, View};
 use cluster::{Refusal, Refused};

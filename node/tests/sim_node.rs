@@ -19,6 +19,7 @@ use std::time::Duration;
 use cluster::broker_config::BrokerConfig;
 use cluster::metadata::Node;
 use engine::log::StoreConfig;
+use engine::metrics::Value;
 use engine::rt::sim::{Faults, Outcome, SimConfig, Stop, World};
 use engine::rt::{self, Queue};
 use engine::types::NodeId;
@@ -115,8 +116,8 @@ async fn hops(outside: &Outside, office: mpsc::Sender<Asked>) {
         .iter()
         .flatten()
     {
-        if sample.name.contains("hops") {
-            outside.count(|c| c.hops += sample.value);
+        if let ("cross_shard_hops", Value::Counter(n)) = (sample.name, &sample.value) {
+            outside.count(|c| c.hops += n);
         }
     }
 }

@@ -187,7 +187,12 @@ pub(super) fn settings(layer: &Layer, machine: Machine) -> Result<Settings, Sett
         )));
     }
     if shard_direct {
-        check_direct(&[kafka_addr.port(), advertise.1], admin_addr, shards, node_id)?;
+        check_direct(
+            &[kafka_addr.port(), advertise.1],
+            admin_addr,
+            shards,
+            node_id,
+        )?;
     }
     if let Some(admin) = admin_addr.filter(|admin| collide(*admin, kafka_addr)) {
         return Err(SettingsError(format!(
@@ -283,8 +288,18 @@ fn groups(r: &mut Reader) -> Result<GroupConfig, SettingsError> {
         min_session_timeout_ms: whole("group-min-session-timeout", 1, i32::MAX, least)?,
         max_session_timeout_ms: whole("group-max-session-timeout", 1, i32::MAX, most)?,
         max_size: whole("group-max-size", 1, GroupConfig::MEMBERS, plain.max_size)?,
-        offset_metadata_max_bytes: whole("offset-metadata-max", 0, OFFSET_METADATA_MAX, plain.offset_metadata_max_bytes)?,
-        offsets_retention_minutes: whole("offsets-retention", 1, i32::MAX, plain.offsets_retention_minutes)?,
+        offset_metadata_max_bytes: whole(
+            "offset-metadata-max",
+            0,
+            OFFSET_METADATA_MAX,
+            plain.offset_metadata_max_bytes,
+        )?,
+        offsets_retention_minutes: whole(
+            "offsets-retention",
+            1,
+            i32::MAX,
+            plain.offsets_retention_minutes,
+        )?,
     };
     if groups.min_session_timeout_ms > groups.max_session_timeout_ms {
         return Err(SettingsError(format!(

@@ -191,18 +191,26 @@ impl Controller {
     }
 
     /// Changes what the cluster has set for topics that don't say; `change` has the names that topics have for it.
-    pub async fn alter_defaults(&self, change: ConfigChange, validate_only: bool) -> Result<(), Refused> {
+    pub async fn alter_defaults(
+        &self,
+        change: ConfigChange,
+        validate_only: bool,
+    ) -> Result<(), Refused> {
         let (set, unset) = self.read(|m| {
             let (now, then) = (m.defaults(), change.apply(m.defaults())?);
             let gone = now.keys().filter(|name| !then.contains_key(*name));
             let unset: Vec<String> = gone.cloned().collect();
-            let set: Settings = then.into_iter().filter(|(n, v)| now.get(n) != Some(v)).collect();
+            let set: Settings = then
+                .into_iter()
+                .filter(|(n, v)| now.get(n) != Some(v))
+                .collect();
             Ok::<_, Refused>((set, unset))
         })?;
         if validate_only || (set.is_empty() && unset.is_empty()) {
             return Ok(());
         }
-        self.carry_out(Command::AlterDefaults { set, unset }).await?;
+        self.carry_out(Command::AlterDefaults { set, unset })
+            .await?;
         Ok(())
     }
 

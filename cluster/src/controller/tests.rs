@@ -535,18 +535,29 @@ fn defaults_of_topics_reach_all_and_survive() {
         ConfigChange::Steps(ops.iter().map(op).collect())
     };
     use AlterOp::{Delete, Set};
-    let two = [("retention.ms", Set, Some("5")), ("segment.ms", Set, Some("6"))];
+    let two = [
+        ("retention.ms", Set, Some("5")),
+        ("segment.ms", Set, Some("6")),
+    ];
     f.run(c.alter_defaults(steps(&two), true)).unwrap();
     assert!(f.view.defaults().is_empty(), "only validated");
     f.run(c.alter_defaults(steps(&two), false)).unwrap();
     assert_eq!(f.view.defaults().len(), 2);
-    let bad = [("retention.ms", Set, Some("7")), ("segment.ms", Set, Some("x"))];
+    let bad = [
+        ("retention.ms", Set, Some("7")),
+        ("segment.ms", Set, Some("x")),
+    ];
     let refused = f.run(c.alter_defaults(steps(&bad), false)).unwrap_err();
     assert_eq!(refused.refusal, Refusal::InvalidConfig);
     let before = f.log.applied.get();
     f.run(c.alter_defaults(steps(&two), false)).unwrap();
-    assert_eq!(f.log.applied.get(), before, "what changes nothing isn't proposed");
-    f.run(c.alter_defaults(steps(&[("segment.ms", Delete, None)]), false)).unwrap();
+    assert_eq!(
+        f.log.applied.get(),
+        before,
+        "what changes nothing isn't proposed"
+    );
+    f.run(c.alter_defaults(steps(&[("segment.ms", Delete, None)]), false))
+        .unwrap();
     let left = BTreeMap::from([("retention.ms".to_string(), "5".to_string())]);
     assert_eq!(*f.view.defaults(), left);
 

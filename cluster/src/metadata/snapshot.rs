@@ -163,6 +163,7 @@ impl Metadata {
                 Some(one) => (append(piece, &one), Next::Quotas(Excluded(one.0.clone()))),
                 None => (append(piece, &self.defaults), Next::Nothing),
             },
+            Next::Nothing => (piece, Next::Nothing),
         }
     }
 

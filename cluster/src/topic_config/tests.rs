@@ -174,7 +174,11 @@ fn a_replacement_takes_the_place_of_everything() {
 #[test]
 fn rows_say_where_a_value_comes_from() {
     let own = BTreeMap::from([("retention.ms".to_string(), "5".to_string())]);
-    let rows = describe(&own, &Settings::new(), Some(&["retention.ms", "segment.ms", "flush.ms"]));
+    let rows = describe(
+        &own,
+        &Settings::new(),
+        Some(&["retention.ms", "segment.ms", "flush.ms"]),
+    );
     assert_eq!(rows.len(), 3);
     assert_eq!(rows[0].name, "flush.ms");
     assert!(rows[0].documentation.contains("Only the default is taken"));
@@ -186,16 +190,26 @@ fn rows_say_where_a_value_comes_from() {
     assert_eq!(rows[0].synonyms[1].name, "log.retention.ms");
     assert_eq!(rows[0].synonyms[1].value.as_deref(), Some("604800000"));
     assert_eq!(rows[1].source, ConfigSource::Default);
-    assert_eq!(describe(&own, &Settings::new(), None).len(), 37, "what Kafka 4.4 lists");
+    assert_eq!(
+        describe(&own, &Settings::new(), None).len(),
+        37,
+        "what Kafka 4.4 lists"
+    );
 }
 
 #[test]
 fn what_the_cluster_has_set_stands_between_a_topics_own_and_the_default() {
     let map = |of: &[(&str, &str)]| -> Settings {
-        of.iter().map(|(n, v)| (n.to_string(), v.to_string())).collect()
+        of.iter()
+            .map(|(n, v)| (n.to_string(), v.to_string()))
+            .collect()
     };
     let own = map(&[("retention.ms", "5")]);
-    let defaults = map(&[("retention.ms", "6"), ("segment.ms", "7"), ("segment.bytes", "no number")]);
+    let defaults = map(&[
+        ("retention.ms", "6"),
+        ("segment.ms", "7"),
+        ("segment.bytes", "no number"),
+    ]);
     let config = TopicConfig::in_force(&own, &defaults);
     assert_eq!((config.retention_ms, config.segment_ms), (5, 7));
     assert_eq!(config.segment_bytes, 1 << 30);

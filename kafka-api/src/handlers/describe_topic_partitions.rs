@@ -172,11 +172,7 @@ fn told(
         .with_topic_authorized_operations(TOPIC_OPERATIONS)
 }
 
-fn partition(
-    topic: &Topic,
-    p: usize,
-    faces: &Faces,
-) -> DescribeTopicPartitionsResponsePartition {
+fn partition(topic: &Topic, p: usize, faces: &Faces) -> DescribeTopicPartitionsResponsePartition {
     let broker = |node| faces.of(node, topic.group(p as i32));
     let replicas = topic.partitions[p].replicas.iter();
     let replicas: Vec<_> = replicas.map(|r| broker(r.node).into()).collect();

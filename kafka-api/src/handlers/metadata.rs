@@ -22,9 +22,9 @@ use kafka_protocol::messages::{MetadataRequest, MetadataResponse, TopicName};
 use uuid::Uuid;
 
 use crate::error::{ErrorCode, Malformed};
+use crate::faces::Faces;
 use crate::frame::{Request, finish};
 use crate::groups::topic as offsets;
-use crate::faces::Faces;
 use crate::handlers::describe_cluster::CLUSTER_OPERATIONS;
 use crate::handlers::describe_cluster::OPERATIONS_NOT_TOLD;
 use crate::handlers::describe_topic_partitions::TOPIC_OPERATIONS;
