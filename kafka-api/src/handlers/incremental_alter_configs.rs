@@ -117,7 +117,16 @@ pub(crate) async fn alter_defaults(
         change,
         validate_only,
     };
-    altered(shard, call).await
+    // Of brokers Kafka calls so what it calls an invalid configuration of topics.
+    altered(shard, call).await.map_err(|(code, why)| {
+        let invalid_config = code == ErrorCode::InvalidConfig.code();
+        let code = if invalid_config {
+            ErrorCode::InvalidRequest.code()
+        } else {
+            code
+        };
+        (code, why)
+    })
 }
 
 /// What of a change of all brokers is one of the defaults of topics, under the names that topics have for them; the rest must change nothing.
