@@ -23,7 +23,8 @@ class Tailrace:
     def __init__(self, data_dir, flags=("--overprovisioned",), port=None, wrap=(), env=None, log_dir=None):
         self.binary = proof.binary()
         self.data_dir = pathlib.Path(data_dir)
-        self.port, self.admin_port = proc.free_ports(2)
+        # In this order: with shard-direct the ports above are the shards'.
+        self.admin_port, self.port = proc.free_ports(2)
         self.port = port or self.port
         self.flags = list(flags)
         self.wrap = list(wrap)  # a command to run it under: taskset, strace
