@@ -78,6 +78,12 @@ fn read(request: &Request) -> bool {
         ApiKey::CreatePartitions => {
             schema::decode::<m::CreatePartitionsRequest>(request, version).is_ok()
         }
+        ApiKey::AlterReplicaLogDirs => {
+            schema::decode::<m::AlterReplicaLogDirsRequest>(request, version).is_ok()
+        }
+        ApiKey::ListConfigResources => {
+            schema::decode::<m::ListConfigResourcesRequest>(request, version).is_ok()
+        }
         ApiKey::DescribeCluster => {
             schema::decode::<m::DescribeClusterRequest>(request, version).is_ok()
         }

@@ -63,6 +63,7 @@ codes! {
     InvalidProducerEpoch = 47 "INVALID_PRODUCER_EPOCH",
     TransactionalIdAuthorizationFailed = 53 "TRANSACTIONAL_ID_AUTHORIZATION_FAILED",
     KafkaStorageError = 56 "KAFKA_STORAGE_ERROR",
+    LogDirNotFound = 57 "LOG_DIR_NOT_FOUND",
     UnknownProducerId = 59 "UNKNOWN_PRODUCER_ID",
     NonEmptyGroup = 68 "NON_EMPTY_GROUP",
     GroupIdNotFound = 69 "GROUP_ID_NOT_FOUND",

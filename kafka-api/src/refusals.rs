@@ -174,6 +174,10 @@ errors! {
     AlterClientQuotasResponse(it, note) {
         it.entries.iter().for_each(|e| note(e.error_code));
     }
+    AlterReplicaLogDirsResponse(it, note) {
+        it.results.iter().flat_map(|t| &t.partitions).for_each(|p| note(p.error_code));
+    }
+    ListConfigResourcesResponse(it, note) { note(it.error_code) }
     DescribeClusterResponse(it, note) { note(it.error_code) }
     GetTelemetrySubscriptionsResponse(it, note) { note(it.error_code) }
     PushTelemetryResponse(it, note) { note(it.error_code) }

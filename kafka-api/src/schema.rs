@@ -235,6 +235,13 @@ const ALTER_CLIENT_QUOTAS: &[Field] = &[
     all(Fixed(1)),
 ];
 
+const ALTER_REPLICA_LOG_DIRS: &[Field] = &[all(Array(&[
+    all(Str),
+    all(Array(&[all(Str), all(FixedArray(4))])),
+]))];
+
+const LIST_CONFIG_RESOURCES: &[Field] = &[since(1, FixedArray(1))];
+
 fn schema(key: ApiKey) -> &'static [Field] {
     match key {
         ApiKey::ListOffsets => LIST_OFFSETS,
@@ -247,6 +254,8 @@ fn schema(key: ApiKey) -> &'static [Field] {
         ApiKey::DescribeConfigs => DESCRIBE_CONFIGS,
         ApiKey::IncrementalAlterConfigs => INCREMENTAL_ALTER_CONFIGS,
         ApiKey::AlterConfigs => ALTER_CONFIGS,
+        ApiKey::AlterReplicaLogDirs => ALTER_REPLICA_LOG_DIRS,
+        ApiKey::ListConfigResources => LIST_CONFIG_RESOURCES,
         ApiKey::DescribeLogDirs => DESCRIBE_LOG_DIRS,
         ApiKey::ElectLeaders => ELECT_LEADERS,
         ApiKey::DescribeProducers => DESCRIBE_PRODUCERS,
@@ -617,6 +626,23 @@ mod tests {
                 m::create_partitions_request::CreatePartitionsTopic::default()
                     .with_assignments(None),
             ])
+        });
+        agrees(ApiKey::AlterReplicaLogDirs, 2, |_| {
+            use m::alter_replica_log_dirs_request as r;
+            let topic = r::AlterReplicaLogDirTopic::default()
+                .with_name(s("a").into())
+                .with_partitions(vec![1, 2]);
+            m::AlterReplicaLogDirsRequest::default().with_dirs(vec![
+                r::AlterReplicaLogDir::default()
+                    .with_path(s("/data"))
+                    .with_topics(vec![topic]),
+            ])
+        });
+        agrees(ApiKey::ListConfigResources, 1, |version| {
+            m::ListConfigResourcesRequest::default().with_resource_types(match version {
+                0 => Vec::new(),
+                _ => vec![2, 4],
+            })
         });
         agrees(ApiKey::DescribeCluster, 2, |_| {
             m::DescribeClusterRequest::default()

@@ -47,6 +47,7 @@ pub enum ApiKey {
     OffsetForLeaderEpoch = 23,
     DescribeConfigs = 32,
     AlterConfigs = 33,
+    AlterReplicaLogDirs = 34,
     DescribeLogDirs = 35,
     CreatePartitions = 37,
     DeleteGroups = 42,
@@ -59,6 +60,7 @@ pub enum ApiKey {
     DescribeProducers = 61,
     GetTelemetrySubscriptions = 71,
     PushTelemetry = 72,
+    ListConfigResources = 74,
     DescribeTopicPartitions = 75,
 }
 
@@ -106,6 +108,7 @@ pub const TABLE: &[Api] = &[
     api(ApiKey::OffsetForLeaderEpoch, 2, 4, 4),
     api(ApiKey::DescribeConfigs, 1, 4, 4),
     api(ApiKey::AlterConfigs, 0, 2, 2),
+    api(ApiKey::AlterReplicaLogDirs, 1, 2, 2),
     api(ApiKey::DescribeLogDirs, 1, 5, 2),
     api(ApiKey::CreatePartitions, 0, 3, 2),
     api(ApiKey::DeleteGroups, 0, 3, 2),
@@ -119,6 +122,7 @@ pub const TABLE: &[Api] = &[
     api(ApiKey::DescribeProducers, 0, 0, 0),
     hidden(api(ApiKey::GetTelemetrySubscriptions, 0, 0, 0)),
     hidden(api(ApiKey::PushTelemetry, 0, 0, 0)),
+    api(ApiKey::ListConfigResources, 0, 1, 0),
     api(ApiKey::DescribeTopicPartitions, 0, 0, 0),
 ];
 
@@ -220,6 +224,14 @@ mod tests {
             3,
         );
         check::<m::DescribeClusterRequest, m::DescribeClusterResponse>(ApiKey::DescribeCluster, 2);
+        check::<m::AlterReplicaLogDirsRequest, m::AlterReplicaLogDirsResponse>(
+            ApiKey::AlterReplicaLogDirs,
+            2,
+        );
+        check::<m::ListConfigResourcesRequest, m::ListConfigResourcesResponse>(
+            ApiKey::ListConfigResources,
+            1,
+        );
         check::<m::DescribeTopicPartitionsRequest, m::DescribeTopicPartitionsResponse>(
             ApiKey::DescribeTopicPartitions,
             0,

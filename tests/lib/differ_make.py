@@ -10,14 +10,15 @@ from differ_side import NOBODY, Ref, Step
 # How often each is asked.
 KEYS = {"Produce": 12, "Fetch": 13, "ListOffsets": 5, "Metadata": 4, "OffsetCommit": 6, "OffsetFetch": 5, "FindCoordinator": 2, "JoinGroup": 8, "Heartbeat": 4, "LeaveGroup": 3, "SyncGroup": 6,
         "DescribeGroups": 3, "ListGroups": 2, "ApiVersions": 2, "CreateTopics": 5, "DeleteTopics": 2, "DeleteRecords": 3, "InitProducerId": 3, "OffsetForLeaderEpoch": 3, "DescribeConfigs": 4,
-        "AlterConfigs": 2, "DescribeLogDirs": 2, "CreatePartitions": 3, "DeleteGroups": 2, "ElectLeaders": 2, "IncrementalAlterConfigs": 4, "OffsetDelete": 2, "DescribeCluster": 1,
-        "DescribeProducers": 2, "GetTelemetrySubscriptions": 1, "PushTelemetry": 2, "DescribeTopicPartitions": 3}
+        "AlterConfigs": 2, "AlterReplicaLogDirs": 1, "DescribeLogDirs": 2, "CreatePartitions": 3, "DeleteGroups": 2, "ElectLeaders": 2, "IncrementalAlterConfigs": 4, "OffsetDelete": 2, "DescribeCluster": 1,
+        "DescribeProducers": 2, "GetTelemetrySubscriptions": 1, "PushTelemetry": 2, "ListConfigResources": 1,
+        "DescribeTopicPartitions": 3}
 ODD, ODD_FIELD, MANGLED = 0.4, 0.12, 0.04
 # What a byte more or less may turn into something else for all histories, or for a long time.
 WHOLE = ("CreateTopics", "DeleteTopics", "JoinGroup", "AlterConfigs", "IncrementalAlterConfigs")
 # Of these, whatever another byte makes of them changes nothing.
 HARMLESS = ("ListOffsets", "OffsetFetch", "FindCoordinator", "Heartbeat", "DescribeGroups", "ListGroups", "OffsetForLeaderEpoch", "DescribeConfigs", "DescribeLogDirs", "DescribeCluster", "DescribeProducers",
-            "DescribeTopicPartitions")
+            "AlterReplicaLogDirs", "ListConfigResources", "DescribeTopicPartitions")
 INTS = {"int8": (-128, -1, 0, 1, 2, 9, 127), "int16": (-32768, -2, -1, 0, 1, 2, 32767), "int32": (-2**31, -5, -2, -1, 0, 1, 2, 5, 1000, 2**31 - 1), "int64": (-2**63, -6, -2, -1, 0, 1, 2, 5, 10**6, 2**63 - 1)}
 STRANGERS = ("99999999-9999-4999-8999-999999999999", "00000000-0000-0000-0000-000000000001")
 BAD_TOPICS = ("", ".", "..", "bad name", "x" * 250, "ü", "a/b", Ref("name", "x" * 235), Ref("name", "x" * 260))

@@ -282,7 +282,7 @@ class Side:
 
     def mine(self, row):
         """Whether a row of a list of everything belongs to the history."""
-        for key in ("GroupId", "Name", "Topic"):
+        for key in ("GroupId", "Name", "Topic", "TopicName", "ResourceName"):
             name = row.get(key) if isinstance(row, dict) else None
             if isinstance(name, str) and name.startswith(("d-", "barrier", "__")):
                 return name.startswith(self.prefix)

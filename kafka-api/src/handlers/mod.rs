@@ -17,6 +17,7 @@ use crate::versions::ApiKey;
 
 pub mod alter_client_quotas;
 pub mod alter_configs;
+pub mod alter_replica_log_dirs;
 pub mod api_versions;
 pub mod create_partitions;
 pub mod create_topics;
@@ -39,6 +40,7 @@ pub mod incremental_alter_configs;
 pub mod init_producer_id;
 pub mod join_group;
 pub mod leave_group;
+pub mod list_config_resources;
 pub mod list_groups;
 pub mod list_offsets;
 pub mod metadata;
@@ -221,6 +223,9 @@ pub async fn dispatch(
             Box::pin(incremental_alter_configs::handle(shard, request)).await
         }
         ApiKey::AlterConfigs => Box::pin(alter_configs::handle(shard, request)).await,
+        ApiKey::AlterReplicaLogDirs => {
+            Box::pin(alter_replica_log_dirs::handle(shard, request)).await
+        }
         ApiKey::DescribeLogDirs => Box::pin(describe_log_dirs::handle(shard, request)).await,
         ApiKey::ElectLeaders => Box::pin(elect_leaders::handle(shard, request)).await,
         ApiKey::DescribeProducers => Box::pin(describe_producers::handle(shard, request)).await,
@@ -235,6 +240,9 @@ pub async fn dispatch(
         }
         ApiKey::AlterClientQuotas => Box::pin(alter_client_quotas::handle(shard, request)).await,
         ApiKey::DescribeCluster => Box::pin(describe_cluster::handle(shard, request)).await,
+        ApiKey::ListConfigResources => {
+            Box::pin(list_config_resources::handle(shard, request)).await
+        }
         ApiKey::DescribeTopicPartitions => {
             Box::pin(describe_topic_partitions::handle(shard, request)).await
         }

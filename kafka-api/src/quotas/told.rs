@@ -124,6 +124,7 @@ mod tests {
             OffsetForLeaderEpoch OffsetForLeaderEpochResponse;
             DescribeConfigs DescribeConfigsResponse;
             AlterConfigs AlterConfigsResponse;
+            AlterReplicaLogDirs AlterReplicaLogDirsResponse;
             DescribeLogDirs DescribeLogDirsResponse;
             CreatePartitions CreatePartitionsResponse;
             DeleteGroups DeleteGroupsResponse;
@@ -136,6 +137,7 @@ mod tests {
             DescribeProducers DescribeProducersResponse;
             GetTelemetrySubscriptions GetTelemetrySubscriptionsResponse;
             PushTelemetry PushTelemetryResponse;
+            ListConfigResources ListConfigResourcesResponse;
             DescribeTopicPartitions DescribeTopicPartitionsResponse;
         };
         // Those two are looked at by themselves.

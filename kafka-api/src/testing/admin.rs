@@ -93,6 +93,20 @@ pub(super) fn body(key: ApiKey, version: i16) -> BytesMut {
             let request = m::CreatePartitionsRequest::default().with_topics(vec![topic]);
             encoded(&request, version)
         }
+        ApiKey::AlterReplicaLogDirs => {
+            use m::alter_replica_log_dirs_request as r;
+            let topic = r::AlterReplicaLogDirTopic::default()
+                .with_name(s("orders").into())
+                .with_partitions(vec![0, 1]);
+            let dir = r::AlterReplicaLogDir::default()
+                .with_path(s("/data"))
+                .with_topics(vec![topic]);
+            let request = m::AlterReplicaLogDirsRequest::default().with_dirs(vec![dir]);
+            encoded(&request, version)
+        }
+        ApiKey::ListConfigResources => {
+            encoded(&m::ListConfigResourcesRequest::default(), version)
+        }
         ApiKey::DescribeCluster => encoded(&m::DescribeClusterRequest::default(), version),
         ApiKey::DescribeTopicPartitions => {
             use m::describe_topic_partitions_request as r;
