@@ -116,6 +116,8 @@ pub struct Group {
     pending: Map<Name, ()>,
     /// Those who have not fetched the assignment of this generation.
     pub pending_sync: Map<Name, ()>,
+    /// The latest generation whose leader has said who gets what.
+    pub shared_out: i32,
     awaiting_join: usize,
     supported: Map<Name, usize>,
     /// A member came while the first rebalance waits.
@@ -145,6 +147,7 @@ impl Group {
             statics: map(),
             pending: map(),
             pending_sync: map(),
+            shared_out: 0,
             awaiting_join: 0,
             supported: map(),
             new_member_added: false,
@@ -346,10 +349,12 @@ impl Group {
         if self.is(State::Empty) {
             return !protocol_type.is_empty() && !protocols.is_empty();
         }
+        // While members are awaited there may be none at all: then any protocol is one that all support.
+        let all = self.members.len();
         self.protocol_type.as_ref() == Some(protocol_type)
             && protocols
                 .iter()
-                .any(|(name, _)| self.supported.get(name) == Some(&self.members.len()))
+                .any(|(name, _)| self.supported.get(name).copied().unwrap_or(0) == all)
     }
 
     /// The protocol that most members like best of those that all support; of several, the first that a member named.

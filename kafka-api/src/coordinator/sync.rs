@@ -74,6 +74,12 @@ impl Group {
 
     /// The leader has said who gets what. It is in force when it is written.
     fn assign(&mut self, cx: &mut Cx<'_>, assignments: Vec<(Name, Bytes)>) {
+        // A leader that lost its connection may join again and share out anew while its first word is on its way into the log. That one is
+        // told when it is written, so nothing else may stand behind it: after a restart this generation would have two assignments.
+        if self.shared_out == self.generation {
+            return;
+        }
+        self.shared_out = self.generation;
         let mut given: Map<Name, Bytes> = map();
         for (id, assignment) in assignments {
             // Who isn't a member gets nothing; who isn't named gets nothing either.

@@ -258,6 +258,16 @@ fn rebalances() {
 }
 
 #[test]
+fn assignments() {
+    golden("assignments");
+}
+
+#[test]
+fn nobody_left() {
+    golden("nobody_left");
+}
+
+#[test]
 fn timeouts() {
     golden("timeouts");
 }

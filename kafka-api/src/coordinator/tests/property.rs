@@ -28,6 +28,11 @@ enum Step {
         group: usize,
         slot: usize,
     },
+    /// Its connection is lost: what it waits for is told to nobody.
+    Lose {
+        group: usize,
+        slot: usize,
+    },
     Commit {
         group: usize,
         slot: usize,
@@ -53,6 +58,7 @@ fn step() -> impl Strategy<Value = Step> {
         6 => who().prop_map(|(group, slot)| Step::Sync { group, slot }),
         2 => who().prop_map(|(group, slot)| Step::Heartbeat { group, slot }),
         1 => who().prop_map(|(group, slot)| Step::Leave { group, slot }),
+        2 => who().prop_map(|(group, slot)| Step::Lose { group, slot }),
         4 => (who(), 0i32..3).prop_map(|((group, slot), partition)| Step::Commit { group, slot, partition }),
         1 => (0usize..2).prop_map(|group| Step::Delete { group }),
         4 => (1u64..15_000).prop_map(|ms| Step::Pass { ms }),
@@ -215,7 +221,10 @@ impl World {
                     let map = given.iter().cloned().collect();
                     self.given.insert((group, client.generation), map);
                 } else if client.leads {
-                    given.extend(self.given[&(group, client.generation)].clone());
+                    // It shares out anew, as it was not told that its first word was taken: that one holds all the same.
+                    let first = &self.given[&(group, client.generation)];
+                    let others = first.values().cycle().skip(1).cloned();
+                    given.extend(first.keys().cloned().zip(others));
                 }
                 let mut who = membership(GROUPS[group], &client.member, client.generation);
                 who.instance = client.instance.clone();
@@ -231,6 +240,17 @@ impl World {
                 let client = std::mem::take(&mut self.clients[group][slot]);
                 let request = leave_of(GROUPS[group], vec![(client.member, client.instance)]);
                 self.ask(Asked::Other, request);
+            }
+            Step::Lose { group, slot } => {
+                for asked in self.asked.values_mut() {
+                    let mine = match asked {
+                        Asked::Join(g, s) | Asked::Sync(g, s, ..) => (*g, *s) == (group, slot),
+                        _ => false,
+                    };
+                    if mine {
+                        *asked = Asked::Other;
+                    }
+                }
             }
             Step::Commit {
                 group,
