@@ -25,8 +25,9 @@ const SLICE: usize = 256;
 pub async fn handle(shard: &Rc<Shard>, request: &Request) -> Result<Answer, Malformed> {
     let asked: ListConfigResourcesRequest = schema::decode(request, request.version)?;
     let response = match wanted(request.version, &asked.resource_types) {
-        Some(kinds) => ListConfigResourcesResponse::default()
-            .with_config_resources(named(shard, &kinds).await),
+        Some(kinds) => {
+            ListConfigResourcesResponse::default().with_config_resources(named(shard, &kinds).await)
+        }
         None => ListConfigResourcesResponse::default()
             .with_error_code(ErrorCode::UnsupportedVersion.code()),
     };
@@ -88,12 +89,10 @@ mod tests {
     fn answers_fit_every_version() {
         for version in 0..=1 {
             let good =
-                ListConfigResourcesResponse::default().with_config_resources(
-                    match version {
-                        0 => Vec::new(),
-                        _ => vec![row("1".into(), BROKER)],
-                    },
-                );
+                ListConfigResourcesResponse::default().with_config_resources(match version {
+                    0 => Vec::new(),
+                    _ => vec![row("1".into(), BROKER)],
+                });
             let mut out = bytes::BytesMut::new();
             good.encode(&mut out, version).unwrap();
         }

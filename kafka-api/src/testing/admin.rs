@@ -104,9 +104,7 @@ pub(super) fn body(key: ApiKey, version: i16) -> BytesMut {
             let request = m::AlterReplicaLogDirsRequest::default().with_dirs(vec![dir]);
             encoded(&request, version)
         }
-        ApiKey::ListConfigResources => {
-            encoded(&m::ListConfigResourcesRequest::default(), version)
-        }
+        ApiKey::ListConfigResources => encoded(&m::ListConfigResourcesRequest::default(), version),
         ApiKey::DescribeCluster => encoded(&m::DescribeClusterRequest::default(), version),
         ApiKey::DescribeTopicPartitions => {
             use m::describe_topic_partitions_request as r;
