@@ -109,7 +109,8 @@ class Crowd:
         one = self.born(group, instance)
         while not await self.wait(chance.uniform(*self.size.life_s)):
             how = next(self.static_ends if instance else self.ends)
-            if how == "replaced":
+            # Of two that both come anew, neither is the later one.
+            if how == "replaced" and one.settled:
                 one = await self.replace(one)
                 continue
             await self.end(one, how)
@@ -123,7 +124,9 @@ class Crowd:
         life = self.living[old.group][old]
         new = self.born(old.group, old.instance)
         self.fired["ended_replaced"] += 1
-        await asyncio.wait([life], timeout=FENCED_S)
+        since = time.monotonic()
+        while not life.done() and self.model.up_s(since) < FENCED_S:
+            await asyncio.wait([life], timeout=1)
         if not life.done():
             self.model.is_wrong("not_told", f"{old.group}: {old.id} lives on, {new.id} took its place as {old.instance}")
             await stop(life)
@@ -146,7 +149,7 @@ class Crowd:
         except OSError:
             # The broker is gone, or others aren't there yet: so is this member.
             how = "close"
-        self.fired[f"ended_{how}"] += 1
+        self.fired[f"ended_{how}"] += how != "replaced"
         silently = how == "silent"
         one.vanish(silently)
         if silently:

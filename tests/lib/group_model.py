@@ -68,6 +68,7 @@ class Model:
         self.groups = collections.defaultdict(Group)
         self.wrong, self.examples, self.counts = collections.Counter(), [], collections.Counter()
         self.kills, self.say = 0, say
+        self.up_since = time.monotonic()  # None while the broker is down.
 
     def is_wrong(self, what, text):
         self.wrong[what] += 1
@@ -75,8 +76,16 @@ class Model:
             self.examples.append(f"{what}: {text}")
             self.say(self.examples[-1])
 
+    def started(self):
+        self.up_since = time.monotonic()
+
+    def up_s(self, since):
+        """How long the broker has been up without a break since then."""
+        return 0 if self.up_since is None else time.monotonic() - max(self.up_since, since)
+
     def killed(self):
         self.kills += 1
+        self.up_since = None
         for group in self.groups.values():
             group.told = group.assigned
 

@@ -53,6 +53,15 @@ async def preparing_first(s):
     await s.desk.until_state(s.name, "PreparingRebalance")
     while not all(one.id for one in members):
         await asyncio.sleep(0.005)
+
+    async def more_come():
+        # It goes on waiting as long as they do.
+        while True:
+            one = s.member()
+            await one.connect()
+            s.waits(one.join())
+            await asyncio.sleep(0.1)
+    s.waits(more_come())
     yield "PreparingRebalance"
     s.must("there is no such group, or nobody in it", (state := await s.desk.state(s.name)) in ("Dead", "Empty"), state)
     for one in members:

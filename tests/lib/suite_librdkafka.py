@@ -1,4 +1,4 @@
-"""librdkafka's own tests, those that need a broker and in their quick size, out of the crate rdkafka-sys.
+"""librdkafka's own tests, those that need a broker, out of the crate rdkafka-sys. (Their quick size leaves out most of what they do.)
 
 The crate is pinned by the lock file of the matrix's driver (tests/clients/drivers/rdkafka).
 """
@@ -25,9 +25,9 @@ class Librdkafka(Suite):
     """Its tests in parts, as all take long: those with a number from `first` to `last`."""
 
     version = "2.12.1"
-    # Most want topics to be made when they are asked for, and some want them not to.
-    rounds = (Round(), Round(flags=("--auto-create-topics", "false"), sets={"auto.create.topics.enable": "false"},
-                             environment={"TEST_SCENARIO": "noautocreate"}))
+    # Most want topics of four partitions to be made when they are asked for, and some want none to be.
+    rounds = (Round(flags=("--num-partitions", "4"), sets={"num.partitions": "4"}),
+              Round(flags=("--auto-create-topics=false",), sets={"auto.create.topics.enable": "false"}, environment={"TEST_SCENARIO": "noautocreate"}))
 
     def __init__(self, part, first, last):
         self.name, self.part, self.numbers = f"librdkafka-{part}", part, [f"{one:04}" for one in range(first, last + 1)]
@@ -68,7 +68,7 @@ class Librdkafka(Suite):
         # A test that hangs ends them all. They are run again then, without those that came to an end.
         for _ in range(PASSES):
             known = {*left_out, *results}
-            output, code = suites.play(["./test-runner", "-Q", "-L", "-p3"], log, self.limit_s, self.source / "tests",
+            output, code = suites.play(["stdbuf", "-oL", "./test-runner", "-L", "-p5"], log, self.limit_s, self.source / "tests",
                                        {**environment, "TESTS": ",".join(self.numbers), "TESTS_SKIP": ",".join(numbers(known, there))})
             found = rows(output)
             if not found:
