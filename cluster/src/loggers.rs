@@ -103,12 +103,12 @@ impl Loggers {
         directives.join(",")
     }
 
-    /// The rows of DescribeConfigs; `wanted` narrows them to some names.
+    /// The rows of DescribeConfigs; `wanted` narrows them to some names, in ascending order.
     pub fn describe(&self, wanted: Option<&[&str]>) -> Vec<ConfigRow> {
         let root = self.level(NAMES.len() - 1);
         let named = NAMES.iter().enumerate();
         named
-            .filter(|(_, name)| wanted.is_none_or(|names| names.contains(name)))
+            .filter(|(_, name)| wanted.is_none_or(|names| names.binary_search(name).is_ok()))
             .map(|(at, name)| {
                 let level = match self.level(at) {
                     0 => root,

@@ -142,6 +142,22 @@ fn what_makes_no_sense_is_refused() {
     check(&asked(&[("user", None)], &[("no such key", None)])).unwrap();
 }
 
+/// A request may name a hundred thousand limits that there aren't, to be removed: none is compared with all before it.
+#[test]
+#[allow(
+    clippy::disallowed_methods,
+    reason = "how long it takes is what it is about"
+)]
+fn many_limits_are_looked_at_once() {
+    let began = std::time::Instant::now();
+    let many = Asked {
+        entity: vec![("user".into(), Some("u".into()))],
+        ops: (0..200_000).map(|n| (n.to_string(), None)).collect(),
+    };
+    assert!(check(&many).unwrap().ops.is_empty());
+    assert!(began.elapsed() < std::time::Duration::from_secs(5));
+}
+
 #[test]
 fn an_entity_without_limits_is_gone() {
     let q = quotas(&[(&[("user", Some("u"))], 5.0)]);

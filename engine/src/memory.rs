@@ -12,6 +12,7 @@
 //! - *Fetch*: buffers that segments and extents are read into, taken before the read, with the buffer until its last slice is dropped ([`Lease::attach`]); and
 //!   what answers hold of the log's memory, until it has left for the socket.
 //! - *Answers*: what other requests are told, when it is more than a little: taken before it is made, until it has left for the socket.
+//! - *Work*: what requests are decoded into, and what is gathered for their answers, before these are encoded: an element of an array is a byte on the wire and a hundred in memory.
 //! - *Index*: rows of sealed segments' indexes.
 //! - *Codecs*: what is decompressed into, and compressed again into, from before it begins until it is done. Who holds it waits for nothing. A window larger than the whole class is
 //!   taken when all of it is free, and what it is larger by is counted with the cache.
@@ -53,6 +54,8 @@ pub enum MemoryClass {
     Fetch,
     /// Answers to other requests.
     Answers,
+    /// Requests while they are carried out: what they are decoded into, and what is gathered for them.
+    Work,
     /// Rows of sealed segments' indexes.
     Index,
     /// Windows and blocks of codecs at work.
@@ -68,6 +71,7 @@ impl MemoryClass {
         MemoryClass::Cache,
         MemoryClass::Fetch,
         MemoryClass::Answers,
+        MemoryClass::Work,
         MemoryClass::Index,
         MemoryClass::Codecs,
     ];
@@ -78,17 +82,18 @@ impl MemoryClass {
             MemoryClass::Requests => 11,
             MemoryClass::PartialFrames => 5,
             MemoryClass::LargeFrames => 40,
-            MemoryClass::Tail => 16,
+            MemoryClass::Tail => 14,
             MemoryClass::Cache => 5,
             MemoryClass::Fetch => 14,
             MemoryClass::Answers => 4,
+            MemoryClass::Work => 2,
             MemoryClass::Index => 2,
             MemoryClass::Codecs => 3,
         }
     }
 }
 
-const CLASSES: usize = 9;
+const CLASSES: usize = 10;
 
 /// Asked for more than the class can ever have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -526,7 +531,7 @@ mod tests {
         let b = Budget::new(1000);
         let tail = b.meter(MemoryClass::Tail);
         tail.add(200);
-        assert_eq!((b.used_total(), tail.used(), tail.cap()), (200, 200, 160));
+        assert_eq!((b.used_total(), tail.used(), tail.cap()), (200, 200, 140));
         assert!(b.try_take(MemoryClass::Tail, 1).is_none());
         tail.sub(199);
         assert!(b.try_take(MemoryClass::Tail, 1).is_some());

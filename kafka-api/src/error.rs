@@ -109,7 +109,7 @@ pub enum Malformed {
     Short(usize),
     #[error("a length of {0} where none is possible")]
     Length(i64),
-    #[error("arrays of more than 1,000,000 elements")]
+    #[error("arrays of more than 250,000 elements")]
     Elements,
     #[error("more than 10,000 tagged fields, or tags out of order")]
     Tags,

@@ -37,6 +37,8 @@ pub struct Request {
     pub direct: bool,
     /// What follows the header; its reader still holds the request's whole allowance of array elements and tags.
     pub body: Reader,
+    /// The body was walked by its schema and found sound ([`crate::schema::check`]).
+    pub checked: bool,
 }
 
 /// What a frame turned out to be.
@@ -73,6 +75,7 @@ pub fn parse(frame: Bytes) -> Result<Frame, Malformed> {
         peer: None,
         direct: false,
         body: r,
+        checked: false,
     }))
 }
 

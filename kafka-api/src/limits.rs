@@ -8,8 +8,18 @@ const _: () = assert!(
     cluster::limits::MESSAGE_BYTES < FRAME_BYTES as i64,
     "the largest batch that a topic may allow fits a request"
 );
-/// Elements of all arrays of one request together. Kafka 4.4 refuses single arrays above this.
-pub const ARRAY_ELEMENTS: usize = 1_000_000;
+/// Elements of all arrays of one request together: ten times what a client of the largest node asks for at once. Kafka 4.4 refuses single arrays above a million.
+pub const ARRAY_ELEMENTS: usize = 250_000;
+/// Memory that an element is counted with while its request is carried out, in bytes: what it is decoded into, and its row of the answer.
+pub const ELEMENT_BYTES: usize = 256;
+/// Of requests that are read by hand those with a body up to this are not counted, in bytes; none has more than a few hundred elements.
+pub const UNWEIGHED_REQUEST_BYTES: usize = 8 << 10;
+/// Bytes that a request may take without a lease while it is carried out.
+pub const UNLEASED_WORK_BYTES: u64 = 128 << 10;
+/// Requests above this part of the class are very large: one at a time is carried out, and charged half of the class at most.
+pub const SHARE_OF_WORK: u64 = 4;
+/// What is gathered for an answer is leased in pieces of this many bytes, or larger ones.
+pub const WORK_PIECE_BYTES: u64 = 256 << 10;
 /// Tagged fields of one request together.
 pub const TAGGED_FIELDS: usize = 10_000;
 /// Bytes of a client id that a log line shows.
@@ -98,6 +108,8 @@ pub const FETCH_ANSWER_WAIT: Duration = Duration::from_secs(60);
 pub const CONTROLLER_WAIT: Duration = Duration::from_secs(30);
 /// Producer ids that a shard takes from the metadata group at a time.
 pub const PRODUCER_ID_BLOCK: u32 = 1_000;
+/// Topics that one CreateTopics request may have: of each it tells every setting. Kafka takes as many partitions at a time.
+pub const CREATED_TOPICS: usize = 10_000;
 /// Topics that one Metadata request may create.
 pub const AUTO_CREATE_TOPICS: usize = 100;
 /// Bytes of a topic name.
@@ -114,10 +126,29 @@ pub const SESSION_PARTITION_BYTES: usize = 256;
 pub const TELEMETRY_BYTES: usize = 1 << 20;
 /// Producers of one shard in a DescribeProducers answer; the last partition may pass it by what a partition remembers.
 pub const DESCRIBED_PRODUCERS: usize = 100_000;
+/// What is kept of a partition, of a topic and of a client's limits while all of them are gathered for an answer, in bytes.
+pub const GATHERED_PARTITION_BYTES: usize = 100;
+pub const GATHERED_TOPIC_BYTES: usize = 200;
+pub const GATHERED_QUOTA_BYTES: usize = 500;
+/// What a partition of a DescribeTopicPartitions answer takes while it is made, and the settings of a topic in that of CreateTopics, in bytes.
+pub const DESCRIBED_PARTITION_BYTES: usize = 400;
+pub const CREATED_TOPIC_BYTES: usize = 6 << 10;
+/// What a producer takes in such an answer while it is made, in bytes.
+pub const PRODUCER_BYTES: usize = 150;
 /// Bytes of a DescribeConfigs answer; the last resource may pass it.
 pub const DESCRIBED_CONFIGS_BYTES: usize = 64 << 20;
 /// Bytes of members, or of offsets, in one answer about groups; the last group may pass it.
 pub const DESCRIBED_GROUPS_BYTES: usize = 32 << 20;
+/// Coordinators that are asked at a time for one request.
+pub const COORDINATORS_AT_A_TIME: usize = 64;
+/// Partitions of `__consumer_offsets` whose groups are listed at a time for one request.
+pub const LISTED_AT_A_TIME: usize = 8;
+/// What a group takes in the answer to ListGroups while it is made, besides its names, in bytes.
+pub const LISTED_GROUP_BYTES: usize = 250;
+/// Offsets of one commit: a batch of a coordinator holds some ten thousand.
+pub const COMMITTED_OFFSETS: usize = 50_000;
+/// Protocols of one member.
+pub const MEMBER_PROTOCOLS: usize = 1_000;
 /// What a member, or an offset, takes in such an answer while it is made, besides its metadata, in bytes.
 pub const MEMBER_BYTES: usize = 300;
 pub const OFFSET_BYTES: usize = 150;

@@ -104,6 +104,8 @@ pub struct Shard {
     pub(crate) coordinators: groups::Groups,
     pub(crate) producer_ids: crate::handlers::init_producer_id::Block,
     pub(crate) connections: crate::connection::Connections,
+    /// Memory of requests that are carried out.
+    pub(crate) work: crate::handlers::work::Room,
     /// Turns of very large answers.
     pub(crate) large_answers: crate::sync::Semaphore,
     /// Reads of damaged or unreadable batches, in the log.
@@ -131,6 +133,7 @@ impl Shard {
         let rules = quotas::admission::Rules::new(&parts.config.broker);
         let admission = quotas::admission::Admission::new(rules);
         let keeper = quotas::Keeper::new(shapes, parts.budget.cap(MemoryClass::Cache));
+        let work = crate::handlers::work::Room::new(parts.budget.clone());
         Rc::new(Shard {
             id: parts.id,
             shards: parts.shards,
@@ -151,6 +154,7 @@ impl Shard {
             coordinators: groups::Groups::default(),
             producer_ids: Default::default(),
             connections: Default::default(),
+            work,
             large_answers: crate::sync::Semaphore::new(1),
             failed_reads: LineLimit::default(),
             quotas: RefCell::new(keeper),
@@ -269,7 +273,7 @@ impl Shard {
                 ShardReply::Offsets(list_offsets::serve(self, queries).await)
             }
             ShardRequest::Epochs(queries) => {
-                ShardReply::Epochs(offset_for_leader_epoch::serve(self, &queries))
+                ShardReply::Epochs(offset_for_leader_epoch::serve(self, &queries).await)
             }
             ShardRequest::LogSizes(groups) => {
                 ShardReply::LogSizes(describe_log_dirs::serve(self, groups).await)

@@ -17,7 +17,7 @@ use table::{Definition, Effect, TABLE, definition};
 use value::{Value, ValueType, parse, split_list};
 
 use crate::error::{Refusal, Refused};
-use crate::limits::CONFIG_OPS;
+use crate::limits::{CONFIG_OPS, CONFIG_VALUE_BYTES};
 
 /// Configs by name, in Kafka's text form.
 pub type Settings = BTreeMap<String, String>;
@@ -176,6 +176,9 @@ impl ConfigChange {
         match self {
             ConfigChange::Steps(ops) => alter(overrides, ops),
             ConfigChange::Replace(configs) => {
+                if configs.len() > CONFIG_OPS {
+                    return Err(too_many());
+                }
                 for (i, (name, value)) in configs.iter().enumerate() {
                     if value.is_none() {
                         return Err(null(name));
@@ -261,6 +264,10 @@ pub fn alter(
                         "{} is no list, so nothing can be appended to it or subtracted from it.",
                         op.name
                     )));
+                }
+                if value.len() > CONFIG_VALUE_BYTES {
+                    // Before it is taken apart: item by item, a list of a megabyte would take minutes.
+                    parse(d, value)?;
                 }
                 let now = altered.get(&op.name).map_or(d.default, String::as_str);
                 let mut items = split_list(now);
@@ -369,12 +376,12 @@ pub struct ConfigRow {
 }
 
 /// DescribeConfigs for a topic with these settings, where the cluster has those defaults: everything that Kafka knows, and Tailrace's own where it has an effect, was set or is asked for by name. `wanted` narrows it to
-/// some names.
+/// some names, in ascending order: a request may have a hundred thousand.
 pub fn describe(own: &Settings, defaults: &Settings, wanted: Option<&[&str]>) -> Vec<ConfigRow> {
     let text = |settings: &'_ Settings, d: &Definition| settings.get(d.name).cloned();
     TABLE
         .iter()
-        .filter(|d| wanted.is_none_or(|names| names.contains(&d.name)))
+        .filter(|d| wanted.is_none_or(|names| names.binary_search(&d.name).is_ok()))
         .filter(|d| wanted.is_some() || !d.is_planned() || own.contains_key(d.name))
         .map(|d| row(d, text(own, d), text(defaults, d)))
         .collect()

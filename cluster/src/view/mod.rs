@@ -167,6 +167,24 @@ impl View {
         all
     }
 
+    /// Those whose names don't come before `from`, in the order of their names, `count` of them at most. Nothing is sorted but what is given.
+    pub fn topics_from(&self, from: &str, count: usize) -> Vec<Rc<Topic>> {
+        let state = self.state.borrow();
+        let mut found: Vec<Rc<Topic>> = Vec::new();
+        let wanted = state.topics.values().filter(|t| *t.name >= *from);
+        for topic in wanted {
+            found.push(topic.clone());
+            // What is too much goes by halves, so that each look costs little.
+            if found.len() >= count.saturating_mul(2).max(64) {
+                found.select_nth_unstable_by(count, |a, b| a.name.cmp(&b.name));
+                found.truncate(count);
+            }
+        }
+        found.sort_unstable_by(|a, b| a.name.cmp(&b.name));
+        found.truncate(count);
+        found
+    }
+
     /// Whether anybody has a limit of this kind.
     pub fn any_quota(&self, key: crate::quota::Key) -> bool {
         self.state.borrow().quotas.any(key)
@@ -183,6 +201,12 @@ impl View {
 
     pub fn topic_count(&self) -> usize {
         self.state.borrow().topics.len()
+    }
+
+    /// Of all topics together.
+    pub fn partition_count(&self) -> usize {
+        let state = self.state.borrow();
+        state.topics.values().map(|t| t.partitions.len()).sum()
     }
 
     /// What is in force for a topic.

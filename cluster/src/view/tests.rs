@@ -119,6 +119,19 @@ fn a_name_can_come_back_with_another_id() {
 }
 
 proptest! {
+    #[test]
+    fn a_page_of_topics_is_that_part_of_all(names in prop::collection::btree_set(0u32..500, 0..200), from in 0u32..500, count in 0usize..90) {
+        let view = View::new(NODE);
+        for n in &names {
+            view.apply(&created(u128::from(*n) + 1, &format!("t{n:03}"), 1));
+        }
+        let from = format!("t{from:03}");
+        let all = view.topics();
+        let wanted: Vec<_> = all.iter().filter(|t| *t.name >= *from).take(count).map(|t| t.id).collect();
+        let found: Vec<_> = view.topics_from(&from, count).iter().map(|t| t.id).collect();
+        prop_assert_eq!(found, wanted);
+    }
+
     /// However the changes come, one by one or as an image in between, the copy is the same.
     #[test]
     fn changes_and_images_agree(

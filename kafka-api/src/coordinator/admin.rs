@@ -2,7 +2,7 @@
 
 use super::group::State;
 use super::machine::{Coordinator, Turn};
-use super::requests::{Described, Listed};
+use super::requests::{Described, Listed, States};
 use super::timers::Timer;
 use super::{Name, Reply, Token};
 use crate::error::ErrorCode;
@@ -21,10 +21,8 @@ impl Coordinator {
         }))
     }
 
-    pub(super) fn list(&self, states: &[String]) -> Reply {
-        let wanted =
-            |name: &str| states.is_empty() || states.iter().any(|s| s.eq_ignore_ascii_case(name));
-        let groups = self.groups.values().filter(|g| wanted(g.state().name()));
+    pub(super) fn list(&self, states: States) -> Reply {
+        let groups = self.groups.values().filter(|g| states.have(g.state()));
         let listed = groups.map(|g| Listed {
             group: g.id.clone(),
             protocol_type: g.protocol_type.clone().unwrap_or_default(),

@@ -34,6 +34,19 @@ pub enum State {
 }
 
 impl State {
+    pub const ALL: [State; 4] = [
+        State::Empty,
+        State::PreparingRebalance,
+        State::CompletingRebalance,
+        State::Stable,
+    ];
+
+    /// The state of this name, in whatever case.
+    pub fn named(name: &str) -> Option<State> {
+        let mut all = State::ALL.into_iter();
+        all.find(|state| state.name().eq_ignore_ascii_case(name))
+    }
+
     /// As clients are told.
     pub fn name(self) -> &'static str {
         match self {
@@ -335,12 +348,13 @@ impl Group {
             let count = self.supported.entry(name.clone()).or_default();
             if more {
                 *count += 1;
-            } else {
-                *count -= 1;
+                continue;
             }
-        }
-        if !more {
-            self.supported.retain(|_, count| *count > 0);
+            *count -= 1;
+            // Not by a look at all names there are: others may have brought thousands.
+            if *count == 0 {
+                self.supported.swap_remove(name);
+            }
         }
     }
 

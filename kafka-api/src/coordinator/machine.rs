@@ -221,7 +221,7 @@ impl Coordinator {
                 turn.fx.answers.push((token, reply));
             }
             Request::List(states) => {
-                let reply = self.list(&states);
+                let reply = self.list(states);
                 turn.fx.answers.push((token, reply));
             }
             Request::Delete(group) => self.delete(turn, token, &group),
@@ -237,7 +237,8 @@ impl Coordinator {
             Some(ErrorCode::InvalidGroupId)
         } else if !sessions.contains(&join.session_timeout_ms) {
             Some(ErrorCode::InvalidSessionTimeout)
-        } else if long(&join.protocol_type)
+        } else if join.protocols.len() > limits::MEMBER_PROTOCOLS
+            || long(&join.protocol_type)
             || join.instance.as_ref().is_some_and(long)
             || join.protocols.iter().any(|(name, _)| long(name))
         {

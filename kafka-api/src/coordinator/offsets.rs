@@ -3,6 +3,8 @@
 //! Offsets are applied when they were written, in the order of the log; until then nobody is told them. What is to be kept is retained from the
 //! group's emptiness on, or from the commit where there is no group protocol; topics that members are subscribed to are kept.
 
+use std::collections::BTreeSet;
+
 use super::group::{Committed, Group, State};
 use super::machine::{Coordinator, Cx, Pending, Turn};
 use super::record;
@@ -311,7 +313,8 @@ impl Coordinator {
                 let error = refused.unwrap_or(ErrorCode::GroupIdNotFound);
                 return cx.answer(token, Reply::Refused(error));
             };
-            let mut gone = Vec::new();
+            // Once each: a request may name one a hundred thousand times.
+            let mut gone = BTreeSet::new();
             let mut answers = Vec::with_capacity(asked.partitions.len());
             for (topic, partition) in &asked.partitions {
                 if g.is_subscribed(topic) {
@@ -324,12 +327,13 @@ impl Coordinator {
                     .get(topic)
                     .is_some_and(|t| t.contains_key(partition));
                 if has || g.committing.contains_key(&(topic.clone(), *partition)) {
-                    gone.push((own(topic), *partition));
+                    gone.insert((own(topic), *partition));
                 }
             }
             if gone.is_empty() {
                 return cx.answer(token, Reply::OffsetsDeleted(answers));
             }
+            let gone = gone.into_iter().collect();
             g.forget(cx, Some(token), gone, answers, false);
         });
     }

@@ -4,7 +4,26 @@ use bytes::Bytes;
 use uuid::Uuid;
 
 use super::Name;
+use super::group::State;
 use crate::error::ErrorCode;
+
+/// A set of states of groups.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct States(u8);
+
+impl States {
+    pub const NONE: States = States(0);
+    pub const ALL: States = States(u8::MAX);
+
+    #[must_use]
+    pub fn with(self, state: State) -> States {
+        States(self.0 | 1 << state as u8)
+    }
+
+    pub fn have(self, state: State) -> bool {
+        self.0 & 1 << state as u8 != 0
+    }
+}
 
 #[derive(Debug)]
 pub enum Request {
@@ -16,8 +35,8 @@ pub enum Request {
     Offsets(OffsetsOf),
     DeleteOffsets(DeleteOffsets),
     Describe(Name),
-    /// Groups in these states, in lower case, if there are any.
-    List(Vec<String>),
+    /// Groups in these states.
+    List(States),
     Delete(Name),
 }
 

@@ -19,6 +19,7 @@ use crate::error::ErrorCode;
 use crate::limits;
 use crate::request::ShardRequest;
 use crate::shard::{Map, Shard, map};
+use crate::sync::join_all;
 
 /// Bits of a token that number the question; those above are the shard that asks.
 const CALL_BITS: u32 = 48;
@@ -55,6 +56,13 @@ fn asker(token: Token) -> ShardId {
     ShardId((token >> CALL_BITS) as u16)
 }
 
+/// How many of the first of these are asked for together: until one comes again, since what a request names many times is told as often.
+pub(crate) fn run_of_others(groups: &[Name]) -> usize {
+    let mut seen = std::collections::BTreeSet::new();
+    let some = groups.iter().take(limits::COORDINATORS_AT_A_TIME);
+    some.take_while(|group| seen.insert(*group)).count()
+}
+
 /// Leaves the list when its question is answered or given up.
 struct Question<'a> {
     calls: &'a Calls,
@@ -76,7 +84,19 @@ impl Shard {
         }
     }
 
-    /// Asks the coordinator of a partition of this node.
+    /// Asks the coordinators of these groups, all at once: answers in their order. [`run_of_others`] says of how many.
+    pub(crate) async fn ask_coordinators(
+        self: &Rc<Self>,
+        groups: &[Name],
+        question: impl Fn(&Name) -> Request,
+    ) -> Vec<Reply> {
+        let asked = groups
+            .iter()
+            .map(|group| Box::pin(self.ask_coordinator(group, question(group))));
+        join_all(asked.collect()).await
+    }
+
+    /// Asks the coordinator of a partition of this node. Other tasks may have a turn afterwards: one of this shard answers here and now, and a request may ask a hundred thousand times.
     pub(crate) async fn ask_partition(self: &Rc<Self>, id: GroupId, request: Request) -> Reply {
         let calls = &self.coordinators.calls;
         let number = calls.next.get();
@@ -115,6 +135,7 @@ impl Shard {
             return answered.await;
         }
         let answered = rt::timeout(limits::COORDINATOR_WAIT, answered).await;
+        rt::yield_if_needed().await;
         answered.unwrap_or(Reply::Refused(ErrorCode::CoordinatorNotAvailable))
     }
 }
@@ -174,5 +195,22 @@ impl Calls {
         for token in long {
             self.arrived(token, Reply::Refused(ErrorCode::NotCoordinator));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::coordinator::own;
+
+    #[test]
+    fn who_comes_again_is_not_asked_together_with_itself() {
+        let names = |n: &[usize]| n.iter().map(|n| own(&n.to_string())).collect::<Vec<_>>();
+        assert_eq!(run_of_others(&names(&[1, 2, 3])), 3);
+        assert_eq!(run_of_others(&names(&[1, 2, 1, 3])), 2);
+        assert_eq!(run_of_others(&names(&[1, 1])), 1);
+        let many: Vec<usize> = (0..1_000).collect();
+        let most = limits::COORDINATORS_AT_A_TIME;
+        assert_eq!(run_of_others(&names(&many)), most);
     }
 }

@@ -3,6 +3,7 @@
 //! Sets and removes limits of users, client ids, both, and addresses; the controller on shard 0 keeps them with the metadata, and they are in force on every shard of this node when the answer goes out. Each
 //! entity is checked by itself and has its own error; what is sound is carried out together. An entity that comes twice is INVALID_REQUEST. `validate_only` stops before the change.
 
+use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use cluster::quota::{self, Asked, Change};
@@ -19,7 +20,7 @@ use crate::request::{ControllerCall, ControllerReply};
 use crate::schema;
 use crate::shard::Shard;
 
-type Failure = (i16, String);
+pub(crate) type Failure = (i16, String);
 
 pub async fn handle(shard: &Rc<Shard>, request: &Request) -> Result<Answer, Malformed> {
     let asked: AlterClientQuotasRequest = schema::decode(request, request.version)?;
@@ -39,7 +40,7 @@ pub async fn handle(shard: &Rc<Shard>, request: &Request) -> Result<Answer, Malf
     Answer::encode(shard, request, &response, request.version).await
 }
 
-fn check(entries: &[Entry]) -> Vec<Result<Change, Failure>> {
+pub(crate) fn check(entries: &[Entry]) -> Vec<Result<Change, Failure>> {
     let invalid = |why: String| Err((ErrorCode::InvalidRequest.code(), why));
     if entries.len() > limits::QUOTA_CHANGES {
         let why = format!(
@@ -53,7 +54,7 @@ fn check(entries: &[Entry]) -> Vec<Result<Change, Failure>> {
         .map(|entry| quota::check(&as_asked(entry)).map_err(|e| (e.code(), e.message)))
         .collect();
     let entities = checked.iter().flatten().map(|change| &change.entity);
-    let twice: Vec<_> = super::repeated(entities).into_iter().cloned().collect();
+    let twice: BTreeSet<_> = super::repeated(entities).into_iter().cloned().collect();
     let unless_twice = |result: Result<Change, Failure>| match result {
         Ok(change) if twice.contains(&change.entity) => {
             invalid("The request names the entity twice.".into())
@@ -90,7 +91,7 @@ async fn carry_out(shard: &Rc<Shard>, changes: Vec<Change>) -> Result<(), Failur
     }
 }
 
-fn row(entry: &Entry, result: Result<(), Failure>) -> EntryData {
+pub(crate) fn row(entry: &Entry, result: Result<(), Failure>) -> EntryData {
     let entity = entry.entity.iter().map(|e| {
         EntityData::default()
             .with_entity_type(e.entity_type.clone())
@@ -133,6 +134,22 @@ mod tests {
         ];
         let sound: Vec<bool> = check(&entries).iter().map(Result::is_ok).collect();
         assert_eq!(sound, [true, false, false, false]);
+    }
+
+    /// Each of very many that come twice is looked for, not compared with all others.
+    #[test]
+    fn very_many_can_come_twice() {
+        let mut entries = Vec::new();
+        for n in 0..limits::QUOTA_CHANGES / 2 {
+            let name = StrBytes::from_string(n.to_string());
+            let mut one = entry("a", 1.0);
+            one.entity[0].entity_name = Some(name);
+            entries.extend([one.clone(), one]);
+        }
+        assert!(check(&entries).iter().all(Result::is_err));
+        entries.push(entry("b", 1.0));
+        let too_many = check(&entries);
+        assert!(too_many.last().is_some_and(Result::is_err));
     }
 
     #[test]

@@ -6,6 +6,7 @@
 use std::rc::Rc;
 
 use cluster::topic_config::{AlterOp, ConfigChange, ConfigOp};
+use engine::rt;
 use kafka_protocol::messages::alter_configs_request::AlterConfigsResource;
 use kafka_protocol::messages::alter_configs_response::AlterConfigsResourceResponse;
 use kafka_protocol::messages::{AlterConfigsRequest, AlterConfigsResponse};
@@ -37,6 +38,8 @@ pub async fn handle(shard: &Rc<Shard>, request: &Request) -> Result<Answer, Malf
             replace(shard, resource, asked.validate_only).await
         };
         rows.push(row(resource, result));
+        // What isn't a topic's is looked at here and now.
+        rt::yield_if_needed().await;
     }
     let response = AlterConfigsResponse::default().with_responses(rows);
     Answer::encode(shard, request, &response, request.version).await
@@ -81,7 +84,7 @@ async fn replace(
     }
 }
 
-fn row(
+pub(crate) fn row(
     resource: &AlterConfigsResource,
     result: Result<(), Failure>,
 ) -> AlterConfigsResourceResponse {

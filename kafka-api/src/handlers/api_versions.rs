@@ -38,7 +38,7 @@ pub fn unknown_version(correlation_id: i32) -> Bytes {
     out.freeze()
 }
 
-fn check(
+pub(crate) fn check(
     request: &Request,
     cluster_id: Option<&str>,
     is_own: impl Fn(i32) -> bool,
@@ -77,7 +77,7 @@ fn plausible(text: &str) -> bool {
             .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'.'))
 }
 
-fn write_body(out: &mut BytesMut, version: i16, error: ErrorCode) {
+pub(crate) fn write_body(out: &mut BytesMut, version: i16, error: ErrorCode) {
     let flexible = version >= 3;
     out.put_i16(error.code());
     // Errors other than an unknown version come without the table, as Kafka's.

@@ -99,7 +99,7 @@ async fn ask(shard: &Rc<Shard>, new: NewPartitions) -> Result<i32, (i16, String)
     }
 }
 
-fn row(
+pub(crate) fn row(
     topic: &CreatePartitionsTopic,
     result: Result<i32, (i16, String)>,
 ) -> CreatePartitionsTopicResult {

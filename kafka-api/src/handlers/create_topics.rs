@@ -1,12 +1,13 @@
 //! CreateTopics, key 19, versions 2-7.
 //!
 //! The controller on shard 0 checks and creates, one topic after the other; `validate_only` stops before the change. A name that comes twice in a
-//! request is INVALID_REQUEST. From version 6 on a client with a quota that it has used up is told so, topic by topic. From version 5 on the answer has the topic's size and configuration, from 7 on its id.
+//! request is INVALID_REQUEST; beyond [`limits::CREATED_TOPICS`] all are POLICY_VIOLATION. From version 6 on a client with a quota that it has used up is told so, topic by topic. From version 5 on the answer has the topic's size and configuration, from 7 on its id.
 
 use std::rc::Rc;
 
 use cluster::Refused;
 use cluster::controller::{CreatedTopic, NewTopic};
+use engine::rt;
 use kafka_protocol::messages::create_topics_request::CreatableTopic;
 use kafka_protocol::messages::create_topics_response::{
     CreatableTopicConfigs, CreatableTopicResult,
@@ -16,19 +17,39 @@ use kafka_protocol::protocol::StrBytes;
 
 use crate::error::{ErrorCode, Malformed};
 use crate::frame::Request;
+use crate::handlers::work::Work;
 use crate::handlers::{Answer, metadata, repeated};
+use crate::limits;
 use crate::quotas::mutations::Mutations;
 use crate::request::{ControllerCall, ControllerReply};
 use crate::schema;
 use crate::shard::Shard;
 
-pub async fn handle(shard: &Rc<Shard>, request: &Request) -> Result<Answer, Malformed> {
-    let asked: CreateTopicsRequest = schema::decode(request, request.version)?;
+pub async fn handle(
+    shard: &Rc<Shard>,
+    request: &Request,
+    work: &mut Work,
+) -> Result<Answer, Malformed> {
+    let mut asked: CreateTopicsRequest = schema::decode(request, request.version)?;
+    let too_many = asked.topics.len() > limits::CREATED_TOPICS;
+    let settings = asked.topics.len() * limits::CREATED_TOPIC_BYTES;
+    if request.version >= 5 && !too_many && !work.grow(&shard.work, settings) {
+        drop(asked);
+        work.anew(&shard.work).await;
+        asked = schema::decode(request, request.version)?;
+    }
     let twice = repeated(asked.topics.iter().map(|t| &t.name));
     let mut mutations = Mutations::new(shard, request, 6);
-    let mut results = Vec::with_capacity(asked.topics.len());
+    let mut rows = Vec::with_capacity(asked.topics.len());
+    let mut made = Vec::new();
     for topic in &asked.topics {
-        let result = if twice.contains(&topic.name) {
+        let result = if too_many {
+            let why = format!(
+                "More than {} topics in one request.",
+                limits::CREATED_TOPICS
+            );
+            Err((ErrorCode::PolicyViolation.code(), why))
+        } else if twice.contains(&topic.name) {
             Err((
                 ErrorCode::InvalidRequest.code(),
                 "The request names the topic twice.".to_string(),
@@ -36,28 +57,37 @@ pub async fn handle(shard: &Rc<Shard>, request: &Request) -> Result<Answer, Malf
         } else {
             create(shard, &mut mutations, topic, asked.validate_only).await
         };
-        results.push((topic.name.clone(), result));
-    }
-    let mut topics = Vec::with_capacity(results.len());
-    for (name, result) in results {
         if result.is_ok() && !asked.validate_only {
-            metadata::wait_for_leaders(shard, &name).await;
+            made.push(&topic.name);
         }
-        let row = CreatableTopicResult::default()
-            .with_name(name)
-            .with_error_message(None);
-        topics.push(match result {
-            Ok(created) => created_row(row, created, request.version),
-            Err((code, message)) => row
-                .with_error_code(code)
-                .with_error_message(Some(StrBytes::from_string(message))),
-        });
+        // The settings of very many topics are a lot: no more of them is kept than is told.
+        rows.push(row(topic, result, request.version));
+        rt::yield_if_needed().await;
     }
-    let response = CreateTopicsResponse::default().with_topics(topics);
+    for name in made {
+        metadata::wait_for_leaders(shard, name).await;
+    }
+    let response = CreateTopicsResponse::default().with_topics(rows);
     Ok(Answer {
         throttle_ms: mutations.throttle_ms(),
         ..Answer::encode(shard, request, &response, request.version).await?
     })
+}
+
+pub(crate) fn row(
+    topic: &CreatableTopic,
+    result: Result<CreatedTopic, (i16, String)>,
+    version: i16,
+) -> CreatableTopicResult {
+    let row = CreatableTopicResult::default()
+        .with_name(topic.name.clone())
+        .with_error_message(None);
+    match result {
+        Ok(created) => created_row(row, created, version),
+        Err((code, message)) => row
+            .with_error_code(code)
+            .with_error_message(Some(StrBytes::from_string(message))),
+    }
 }
 
 async fn create(

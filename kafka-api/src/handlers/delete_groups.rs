@@ -12,7 +12,7 @@ use kafka_protocol::messages::{DeleteGroupsRequest, DeleteGroupsResponse};
 use crate::coordinator::{self, Name, Reply};
 use crate::error::{ErrorCode, Malformed};
 use crate::frame::{Request, finish};
-use crate::handlers::Answer;
+use crate::handlers::{Answer, memory_for};
 use crate::schema;
 use crate::shard::Shard;
 use crate::wire::Writer;
@@ -36,11 +36,14 @@ pub async fn handle(shard: &Rc<Shard>, request: &Request) -> Result<Answer, Malf
         results.push((group.0, error));
     }
     if request.version > KNOWN {
-        let mut out = request.answer(64 * results.len());
+        let names = results.iter().map(|(group, _)| group.len());
+        let bytes = 16 + 96 * results.len() + names.sum::<usize>();
+        let memory = memory_for(shard, bytes).await;
+        let mut out = request.answer(bytes);
         by_hand(&mut out, &results);
         finish(&mut out, 0);
         let codes = results.iter().map(|(_, error)| error.code());
-        return Ok(Answer::pieces(vec![out.freeze()]).telling(codes));
+        return Ok(Answer::held(out.freeze(), memory).telling(codes));
     }
     let rows = results.into_iter().map(|(group, error)| {
         DeletableGroupResult::default()
@@ -64,7 +67,7 @@ fn message(error: ErrorCode) -> Option<&'static str> {
     }
 }
 
-fn by_hand(out: &mut BytesMut, results: &[(Name, ErrorCode)]) {
+pub(crate) fn by_hand(out: &mut BytesMut, results: &[(Name, ErrorCode)]) {
     out.put_i32(0);
     out.put_array(results.len(), true);
     for (group, error) in results {

@@ -54,6 +54,9 @@ pub async fn handle(shard: &Rc<Shard>, request: &Request) -> Result<Answer, Malf
                 }
             };
             answers.push(Err(error));
+            if answers.len().is_multiple_of(limits::FETCH_SLICE) {
+                rt::yield_if_needed().await;
+            }
         }
     }
     let timeout_ms = asked.timeout_ms.max(0) as u32;
@@ -80,7 +83,7 @@ pub async fn handle(shard: &Rc<Shard>, request: &Request) -> Result<Answer, Malf
     Answer::encode(shard, request, &response(&asked, &answers), request.version).await
 }
 
-fn response(
+pub(crate) fn response(
     asked: &DeleteRecordsRequest,
     answers: &[Result<i64, ErrorCode>],
 ) -> DeleteRecordsResponse {
@@ -106,7 +109,11 @@ fn response(
 pub async fn serve(shard: &Shard, call: TrimCall) -> Vec<Result<i64, ErrorCode>> {
     let wait = Duration::from_millis(u64::from(call.timeout_ms)).min(limits::PRODUCE_WAIT);
     // All are proposed before one is awaited.
-    let begun: Vec<_> = call.queries.iter().map(|q| begin(shard, q)).collect();
+    let mut begun = Vec::with_capacity(call.queries.len());
+    for some in call.queries.chunks(limits::FETCH_SLICE) {
+        begun.extend(some.iter().map(|query| begin(shard, query)));
+        rt::yield_if_needed().await;
+    }
     let mut answers = Vec::with_capacity(begun.len());
     let deadline = rt::now() + wait;
     for moved in begun {
@@ -122,6 +129,7 @@ pub async fn serve(shard: &Shard, call: TrimCall) -> Vec<Result<i64, ErrorCode>>
             Err(code) => Err(code),
         };
         answers.push(answer);
+        rt::yield_if_needed().await;
     }
     answers
 }

@@ -20,7 +20,7 @@ use crate::schema;
 use crate::shard::Shard;
 
 /// A topic as the request has it: by one of the two.
-type Asked = (Option<TopicName>, Uuid);
+pub(crate) type Asked = (Option<TopicName>, Uuid);
 
 pub async fn handle(shard: &Rc<Shard>, request: &Request) -> Result<Answer, Malformed> {
     let asked: DeleteTopicsRequest = schema::decode(request, request.version)?;
@@ -92,7 +92,7 @@ async fn delete(
     }
 }
 
-fn row((name, id): Asked, error: Option<(i16, String)>) -> DeletableTopicResult {
+pub(crate) fn row((name, id): Asked, error: Option<(i16, String)>) -> DeletableTopicResult {
     let row = DeletableTopicResult::default()
         .with_name(name)
         .with_topic_id(id);
@@ -104,7 +104,7 @@ fn row((name, id): Asked, error: Option<(i16, String)>) -> DeletableTopicResult 
     }
 }
 
-fn fit(mut row: DeletableTopicResult, version: i16) -> DeletableTopicResult {
+pub(crate) fn fit(mut row: DeletableTopicResult, version: i16) -> DeletableTopicResult {
     if version < 6 {
         row.topic_id = Uuid::nil();
     }

@@ -15,6 +15,8 @@ use kafka_protocol::protocol::StrBytes;
 use crate::error::{ErrorCode, Malformed};
 use crate::frame::Request;
 use crate::handlers::Answer;
+use crate::handlers::work::Work;
+use crate::limits;
 use crate::schema;
 use crate::shard::Shard;
 
@@ -22,11 +24,22 @@ const EXACT: i8 = 0;
 const DEFAULT: i8 = 1;
 const ANY: i8 = 2;
 
-pub async fn handle(shard: &Rc<Shard>, request: &Request) -> Result<Answer, Malformed> {
-    let asked: DescribeClientQuotasRequest = schema::decode(request, request.version)?;
-    let response = match Filter::read(&asked.components, asked.strict) {
+pub async fn handle(
+    shard: &Rc<Shard>,
+    request: &Request,
+    work: &mut Work,
+) -> Result<Answer, Malformed> {
+    let filter = {
+        let asked: DescribeClientQuotasRequest = schema::decode(request, request.version)?;
+        Filter::read(&asked.components, asked.strict)
+    };
+    let response = match filter {
         Ok(filter) => {
             let quotas = shard.view.quotas();
+            let all = quotas.len() * limits::GATHERED_QUOTA_BYTES;
+            if !work.grow(&shard.work, all) {
+                work.anew(&shard.work).await;
+            }
             let mut entries = Vec::new();
             for (entity, limits) in quotas.entities() {
                 if filter.wants(entity) {
@@ -48,14 +61,14 @@ pub async fn handle(shard: &Rc<Shard>, request: &Request) -> Result<Answer, Malf
 
 /// What is wanted of one type.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Wanted {
+pub(crate) enum Wanted {
     /// This very name, or the default.
     Exactly(Name),
     Any,
 }
 
 #[derive(Debug, Default)]
-struct Filter {
+pub(crate) struct Filter {
     user: Option<Wanted>,
     client: Option<Wanted>,
     ip: Option<Wanted>,
@@ -65,7 +78,10 @@ struct Filter {
 }
 
 impl Filter {
-    fn read(components: &[ComponentData], strict: bool) -> Result<Filter, (ErrorCode, String)> {
+    pub(crate) fn read(
+        components: &[ComponentData],
+        strict: bool,
+    ) -> Result<Filter, (ErrorCode, String)> {
         let invalid = |why: &str| Err((ErrorCode::InvalidRequest, why.to_string()));
         let mut filter = Filter {
             strict,
@@ -113,7 +129,7 @@ impl Filter {
         Ok(filter)
     }
 
-    fn wants(&self, entity: &Entity) -> bool {
+    pub(crate) fn wants(&self, entity: &Entity) -> bool {
         let part = |wanted: &Option<Wanted>, part: &Option<Name>| match (wanted, part) {
             (None, None) => true,
             (None, Some(_)) => !self.strict,
@@ -128,7 +144,7 @@ impl Filter {
     }
 }
 
-fn told(entity: &Entity, limits: &Limits) -> EntryData {
+pub(crate) fn told(entity: &Entity, limits: &Limits) -> EntryData {
     let parts = [
         ("user", &entity.user),
         ("client-id", &entity.client),

@@ -41,7 +41,7 @@ pub async fn handle(shard: &Rc<Shard>, request: &Request) -> Result<Answer, Malf
     Answer::encode(shard, request, &response, request.version).await
 }
 
-fn refused(code: ErrorCode, message: String) -> DescribeClusterResponse {
+pub(crate) fn refused(code: ErrorCode, message: String) -> DescribeClusterResponse {
     DescribeClusterResponse::default()
         .with_error_code(code.code())
         .with_error_message(Some(StrBytes::from_string(message)))

@@ -33,10 +33,10 @@ pub const GROUP: i8 = 32;
 
 /// What the request wants of each row.
 #[derive(Clone, Copy)]
-struct Wanted {
-    synonyms: bool,
-    documentation: bool,
-    version: i16,
+pub(crate) struct Wanted {
+    pub synonyms: bool,
+    pub documentation: bool,
+    pub version: i16,
 }
 
 pub async fn handle(shard: &Rc<Shard>, request: &Request) -> Result<Answer, Malformed> {
@@ -77,7 +77,7 @@ pub async fn handle(shard: &Rc<Shard>, request: &Request) -> Result<Answer, Malf
 }
 
 /// Bytes that an answer takes, about: names, values, their synonyms and documentation are about so long.
-fn estimate(asked: &DescribeConfigsRequest) -> usize {
+pub(crate) fn estimate(asked: &DescribeConfigsRequest) -> usize {
     let row = 64
         + if asked.include_synonyms { 128 } else { 0 }
         + if asked.include_documentation { 256 } else { 0 };
@@ -100,7 +100,7 @@ fn describe(shard: &Shard, resource: &DescribeConfigsResource) -> Result<Vec<Con
         .configuration_keys
         .as_ref()
         .filter(|keys| !keys.is_empty())
-        .map(|keys| keys.iter().map(|k| &**k).collect());
+        .map(|keys| sorted(keys.iter().map(|k| &**k)));
     let name = &*resource.resource_name;
     match resource.resource_type {
         TOPIC => {
@@ -149,6 +149,13 @@ fn describe(shard: &Shard, resource: &DescribeConfigsResource) -> Result<Vec<Con
     }
 }
 
+/// Names as they are looked up: each row is looked for among them, and there may be a hundred thousand.
+pub(crate) fn sorted<'a>(names: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
+    let mut names: Vec<&str> = names.collect();
+    names.sort_unstable();
+    names
+}
+
 /// Whether a resource's name is the id of this node.
 pub(crate) fn check_broker(shard: &Shard, name: &str) -> Result<(), Failure> {
     match name.parse::<i32>() {
@@ -161,7 +168,7 @@ pub(crate) fn check_broker(shard: &Shard, name: &str) -> Result<(), Failure> {
     }
 }
 
-fn write_resource(
+pub(crate) fn write_resource(
     out: &mut BytesMut,
     resource: &DescribeConfigsResource,
     rows: &Result<Vec<ConfigRow>, Failure>,
@@ -262,6 +269,16 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn what_is_named_is_found_in_whatever_order() {
+        let names = ["segment.ms", "nope", "cleanup.policy", "segment.ms", ""];
+        let names = sorted(names.into_iter());
+        let none = topic_config::Settings::new();
+        let rows = topic_config::describe(&none, &none, Some(&names));
+        let found: Vec<_> = rows.iter().map(|row| row.name).collect();
+        assert_eq!(found, ["cleanup.policy", "segment.ms"]);
     }
 
     #[test]

@@ -16,7 +16,9 @@ use kafka_protocol::messages::DescribeLogDirsRequest;
 
 use crate::error::{ErrorCode, Malformed};
 use crate::frame::{Request, finish};
+use crate::handlers::work::Work;
 use crate::handlers::{Answer, by_owner, memory_for};
+use crate::limits;
 use crate::request::{ShardReply, ShardRequest};
 use crate::schema;
 use crate::shard::Shard;
@@ -29,10 +31,18 @@ const KNOWN: i16 = 4;
 const SLICE: usize = 256;
 
 /// Partitions and their sizes in bytes, by topic.
-type Sizes = BTreeMap<Rc<str>, BTreeMap<i32, u64>>;
+pub(crate) type Sizes = BTreeMap<Rc<str>, BTreeMap<i32, u64>>;
 
-pub async fn handle(shard: &Rc<Shard>, request: &Request) -> Result<Answer, Malformed> {
+pub async fn handle(
+    shard: &Rc<Shard>,
+    request: &Request,
+    work: &mut Work,
+) -> Result<Answer, Malformed> {
     let asked: DescribeLogDirsRequest = schema::decode(request, request.version.min(KNOWN))?;
+    let all = shard.view.partition_count() * limits::GATHERED_PARTITION_BYTES;
+    if asked.topics.is_none() && !work.grow(&shard.work, all) {
+        work.anew(&shard.work).await;
+    }
     let mut questions: Vec<(ShardId, Option<Vec<GroupId>>)> = Vec::new();
     match &asked.topics {
         None => questions.extend((0..shard.shards).map(|s| (ShardId(s), None))),
@@ -45,6 +55,7 @@ pub async fn handle(shard: &Rc<Shard>, request: &Request) -> Result<Answer, Malf
                 let there = asked.partitions.iter().copied();
                 let there = there.filter(|p| topic.partition(*p).is_some());
                 wanted.extend(there.map(|p| (0, topic.group(p), topic.group(p))));
+                rt::yield_if_needed().await;
             }
             let sorted = by_owner(shard, wanted);
             questions.extend(sorted.into_iter().map(|(s, _, groups)| (s, Some(groups))));
@@ -65,13 +76,15 @@ pub async fn handle(shard: &Rc<Shard>, request: &Request) -> Result<Answer, Malf
         let Ok(ShardReply::LogSizes(found)) = reply else {
             continue;
         };
-        for (group, bytes) in found {
+        for (i, (group, bytes)) in found.into_iter().enumerate() {
+            if i % SLICE == SLICE - 1 {
+                rt::yield_if_needed().await;
+            }
             if let Some(topic) = shard.view.topic_by_id(group.topic) {
                 let partitions = sizes.entry(topic.name.clone()).or_default();
                 partitions.insert(group.partition, bytes);
             }
         }
-        rt::yield_if_needed().await;
     }
     let partitions = sizes.values().map(BTreeMap::len).sum::<usize>();
     let names = sizes.keys().map(|name| name.len() + 8).sum::<usize>();
@@ -85,7 +98,13 @@ pub async fn handle(shard: &Rc<Shard>, request: &Request) -> Result<Answer, Malf
     Ok(Answer::held(out.freeze(), memory))
 }
 
-fn write_body(out: &mut BytesMut, version: i16, directory: &str, sizes: &Sizes, disk: DiskState) {
+pub(crate) fn write_body(
+    out: &mut BytesMut,
+    version: i16,
+    directory: &str,
+    sizes: &Sizes,
+    disk: DiskState,
+) {
     let flexible = version >= 2;
     let bytes = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
     out.put_i32(0);

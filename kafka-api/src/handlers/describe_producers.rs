@@ -19,6 +19,7 @@ use raftgroup::ActiveProducer;
 
 use crate::error::{ErrorCode, Malformed};
 use crate::frame::Request;
+use crate::handlers::work::Work;
 use crate::handlers::{Answer, by_owner};
 use crate::limits;
 use crate::request::{ShardReply, ShardRequest};
@@ -29,8 +30,30 @@ use crate::sync::join_all;
 /// What became of one partition.
 pub type Told = Result<Vec<ActiveProducer>, ErrorCode>;
 
-pub async fn handle(shard: &Rc<Shard>, request: &Request) -> Result<Answer, Malformed> {
-    let asked: DescribeProducersRequest = schema::decode(request, request.version)?;
+pub async fn handle(
+    shard: &Rc<Shard>,
+    request: &Request,
+    work: &mut Work,
+) -> Result<Answer, Malformed> {
+    let response = loop {
+        let asked: DescribeProducersRequest = schema::decode(request, request.version)?;
+        match gather(shard, &asked, work).await {
+            Some(answers) => break response(&asked, answers),
+            None => {
+                drop(asked);
+                work.anew(&shard.work).await;
+            }
+        }
+    };
+    Answer::encode(shard, request, &response, request.version).await
+}
+
+/// The producers of each partition that is asked for; nothing where there is no memory for them.
+async fn gather(
+    shard: &Rc<Shard>,
+    asked: &DescribeProducersRequest,
+    work: &mut Work,
+) -> Option<Vec<Told>> {
     let mut answers: Vec<Told> = Vec::new();
     let mut queries = Vec::new();
     for topic in &asked.topics {
@@ -55,6 +78,9 @@ pub async fn handle(shard: &Rc<Shard>, request: &Request) -> Result<Answer, Malf
                 }
             };
             answers.push(Err(error));
+            if answers.len().is_multiple_of(limits::FETCH_SLICE) {
+                rt::yield_if_needed().await;
+            }
         }
     }
     let mut places = Vec::new();
@@ -69,15 +95,22 @@ pub async fn handle(shard: &Rc<Shard>, request: &Request) -> Result<Answer, Malf
     }
     for (places, reply) in places.into_iter().zip(join_all(calls).await) {
         if let Ok(ShardReply::Producers(got)) = reply {
+            let producers = got.iter().flatten().map(Vec::len).sum::<usize>();
+            if !work.grow(&shard.work, producers * limits::PRODUCER_BYTES) {
+                return None;
+            }
             for (place, answer) in places.into_iter().zip(got) {
                 answers[place] = answer;
             }
         }
     }
-    Answer::encode(shard, request, &response(&asked, answers), request.version).await
+    Some(answers)
 }
 
-fn response(asked: &DescribeProducersRequest, answers: Vec<Told>) -> DescribeProducersResponse {
+pub(crate) fn response(
+    asked: &DescribeProducersRequest,
+    answers: Vec<Told>,
+) -> DescribeProducersResponse {
     let mut answers = answers.into_iter();
     let topics = asked.topics.iter().map(|topic| {
         let indexes = topic.partition_indexes.iter().zip(&mut answers);

@@ -10,7 +10,7 @@ use std::rc::Rc;
 
 use cluster::topic_name;
 use cluster::view::Topic;
-use kafka_protocol::messages::describe_topic_partitions_request::Cursor as AskedCursor;
+use engine::rt;
 use kafka_protocol::messages::describe_topic_partitions_response::{
     Cursor, DescribeTopicPartitionsResponsePartition, DescribeTopicPartitionsResponseTopic,
 };
@@ -24,6 +24,7 @@ use crate::faces::Faces;
 use crate::frame::Request;
 use crate::handlers::Answer;
 use crate::handlers::describe_cluster::OPERATIONS_NOT_TOLD;
+use crate::handlers::work::Work;
 use crate::limits;
 use crate::schema;
 use crate::shard::Shard;
@@ -31,31 +32,43 @@ use crate::shard::Shard;
 /// READ, WRITE, CREATE, DELETE, ALTER, DESCRIBE, DESCRIBE_CONFIGS and ALTER_CONFIGS as bits: what a topic can allow.
 pub(crate) const TOPIC_OPERATIONS: i32 = 3576;
 
+/// Names that are looked at before other tasks get a turn.
+const SLICE: usize = 256;
+
 /// A topic of the answer, and the partitions to tell of it.
 #[derive(Debug, PartialEq, Eq)]
-struct Piece<T> {
-    topic: T,
-    from: usize,
-    to: usize,
+pub(crate) struct Piece<T> {
+    pub topic: T,
+    pub from: usize,
+    pub to: usize,
 }
 
 /// Where a page ends: the topic and the partition that the next one begins with.
-type Next<T> = Option<(T, usize)>;
+pub(crate) type Next<T> = Option<(T, usize)>;
 
-pub async fn handle(shard: &Rc<Shard>, request: &Request) -> Result<Answer, Malformed> {
-    let asked: DescribeTopicPartitionsRequest = schema::decode(request, request.version)?;
-    let response = match bad_cursor(&asked) {
-        true => {
+pub async fn handle(
+    shard: &Rc<Shard>,
+    request: &Request,
+    work: &mut Work,
+) -> Result<Answer, Malformed> {
+    let response = loop {
+        let asked: DescribeTopicPartitionsRequest = schema::decode(request, request.version)?;
+        if bad_cursor(&asked) {
             let topics = asked.topics.iter();
             let topics = topics.map(|t| missing(t.name.clone(), ErrorCode::InvalidRequest));
-            DescribeTopicPartitionsResponse::default().with_topics(topics.collect())
+            break DescribeTopicPartitionsResponse::default().with_topics(topics.collect());
         }
-        false => page(shard, &asked),
+        let bytes = page_limit(&asked) * limits::DESCRIBED_PARTITION_BYTES;
+        if work.grow(&shard.work, bytes) {
+            break page(shard, &asked).await;
+        }
+        drop(asked);
+        work.anew(&shard.work).await;
     };
     Answer::encode(shard, request, &response, request.version).await
 }
 
-fn bad_cursor(asked: &DescribeTopicPartitionsRequest) -> bool {
+pub(crate) fn bad_cursor(asked: &DescribeTopicPartitionsRequest) -> bool {
     let Some(cursor) = &asked.cursor else {
         return false;
     };
@@ -63,26 +76,51 @@ fn bad_cursor(asked: &DescribeTopicPartitionsRequest) -> bool {
     cursor.partition_index < 0 || !named
 }
 
-fn page(shard: &Shard, asked: &DescribeTopicPartitionsRequest) -> DescribeTopicPartitionsResponse {
-    let from = |name: &str| {
-        let cursor: Option<&AskedCursor> = asked.cursor.as_ref();
-        cursor.is_none_or(|c| name >= &**c.topic_name)
-    };
-    let mut topics: Vec<(TopicName, Option<Rc<Topic>>)> = Vec::new();
+/// Partitions of a page, at most.
+pub(crate) fn page_limit(asked: &DescribeTopicPartitionsRequest) -> usize {
+    usize::try_from(asked.response_partition_limit)
+        .unwrap_or(0)
+        .clamp(1, limits::DESCRIBED_PARTITIONS)
+}
+
+/// What a page can be of: what is named, or all there is, from the cursor on, in the order of names. Not more than a page: of all topics those behind its end are not looked at.
+async fn from_the_cursor(
+    shard: &Shard,
+    asked: &DescribeTopicPartitionsRequest,
+    limit: usize,
+) -> Vec<(TopicName, Option<Rc<Topic>>)> {
+    let from = asked.cursor.as_ref().map(|c| &**c.topic_name);
     if asked.topics.is_empty() {
-        for topic in shard.view.topics() {
-            if from(&topic.name) {
-                topics.push((name_of(&topic), Some(topic)));
-            }
+        // Each has a partition at least, but what the cursor leaves of the first may be none; one more says where the next page begins.
+        let topics = shard.view.topics_from(from.unwrap_or_default(), limit + 2);
+        let named = |topic: Rc<Topic>| (name_of(&topic), Some(topic));
+        return topics.into_iter().map(named).collect();
+    }
+    let mut names = BTreeSet::new();
+    for (i, topic) in asked.topics.iter().enumerate() {
+        if from.is_none_or(|from| &**topic.name >= from) {
+            names.insert(&topic.name);
         }
-    } else {
-        let names: BTreeSet<&TopicName> = asked.topics.iter().map(|t| &t.name).collect();
-        for name in names {
-            if from(name) {
-                topics.push((name.clone(), shard.view.topic(name)));
-            }
+        if i % SLICE == SLICE - 1 {
+            rt::yield_if_needed().await;
         }
     }
+    let mut topics = Vec::with_capacity(names.len());
+    for name in names {
+        topics.push((name.clone(), shard.view.topic(name)));
+        if topics.len().is_multiple_of(SLICE) {
+            rt::yield_if_needed().await;
+        }
+    }
+    topics
+}
+
+async fn page(
+    shard: &Shard,
+    asked: &DescribeTopicPartitionsRequest,
+) -> DescribeTopicPartitionsResponse {
+    let limit = page_limit(asked);
+    let topics = from_the_cursor(shard, asked, limit).await;
     let first = match &asked.cursor {
         Some(c)
             if topics
@@ -93,9 +131,6 @@ fn page(shard: &Shard, asked: &DescribeTopicPartitionsRequest) -> DescribeTopicP
         }
         _ => 0,
     };
-    let limit = usize::try_from(asked.response_partition_limit)
-        .unwrap_or(0)
-        .clamp(1, limits::DESCRIBED_PARTITIONS);
     let counts = topics.into_iter().map(|(name, topic)| {
         let partitions = topic.as_ref().map_or(0, |t| t.partitions.len());
         ((name, topic), partitions)
@@ -107,14 +142,18 @@ fn page(shard: &Shard, asked: &DescribeTopicPartitionsRequest) -> DescribeTopicP
             .with_partition_index(partition as i32)
     });
     let faces = shard.faces();
-    let topics = pieces.into_iter().map(|piece| told(piece, &faces));
+    let mut rows = Vec::with_capacity(pieces.len());
+    for piece in pieces {
+        rows.push(told(piece, &faces));
+        rt::yield_if_needed().await;
+    }
     DescribeTopicPartitionsResponse::default()
-        .with_topics(topics.collect())
+        .with_topics(rows)
         .with_next_cursor(next)
 }
 
 /// Takes topics until there are `limit` partitions; of the first one only those from `first` on.
-fn cut<T: Clone>(
+pub(crate) fn cut<T: Clone>(
     topics: impl Iterator<Item = (T, usize)>,
     first: usize,
     limit: usize,
@@ -144,14 +183,14 @@ fn name_of(topic: &Topic) -> TopicName {
     StrBytes::from_string(topic.name.to_string()).into()
 }
 
-fn missing(name: TopicName, error: ErrorCode) -> DescribeTopicPartitionsResponseTopic {
+pub(crate) fn missing(name: TopicName, error: ErrorCode) -> DescribeTopicPartitionsResponseTopic {
     DescribeTopicPartitionsResponseTopic::default()
         .with_name(Some(name))
         .with_error_code(error.code())
         .with_topic_authorized_operations(OPERATIONS_NOT_TOLD)
 }
 
-fn told(
+pub(crate) fn told(
     piece: Piece<(TopicName, Option<Rc<Topic>>)>,
     faces: &Faces,
 ) -> DescribeTopicPartitionsResponseTopic {

@@ -7,6 +7,7 @@
 use std::rc::Rc;
 
 use cluster::view::Topic;
+use engine::rt;
 use kafka_protocol::messages::elect_leaders_response::{PartitionResult, ReplicaElectionResult};
 use kafka_protocol::messages::{ElectLeadersRequest, ElectLeadersResponse, TopicName};
 use kafka_protocol::protocol::StrBytes;
@@ -14,27 +15,41 @@ use kafka_protocol::protocol::StrBytes;
 use crate::error::{ErrorCode, Malformed};
 use crate::frame::Request;
 use crate::handlers::Answer;
+use crate::handlers::work::Work;
+use crate::limits;
 use crate::schema;
 use crate::shard::Shard;
 
 const PREFERRED: i8 = 0;
 const UNCLEAN: i8 = 1;
 
-pub async fn handle(shard: &Rc<Shard>, request: &Request) -> Result<Answer, Malformed> {
+pub async fn handle(
+    shard: &Rc<Shard>,
+    request: &Request,
+    work: &mut Work,
+) -> Result<Answer, Malformed> {
     let asked: ElectLeadersRequest = schema::decode(request, request.version)?;
     // Version 0 knows preferred elections alone, which is what the library leaves in the field.
     let kind = asked.election_type;
     let known = matches!(kind, PREFERRED | UNCLEAN);
-    let results = match &asked.topic_partitions {
+    let mut results = Vec::new();
+    match &asked.topic_partitions {
         None if known => {
-            let topics = shard.view.topics();
-            topics.iter().map(|t| everything(t, kind)).collect()
+            let all = shard.view.topic_count() * limits::GATHERED_TOPIC_BYTES;
+            if !work.grow(&shard.work, all) {
+                work.anew(&shard.work).await;
+            }
+            for topic in shard.view.topics() {
+                results.push(everything(&topic, kind));
+                rt::yield_if_needed().await;
+            }
         }
-        None => Vec::new(),
+        None => {}
         Some(topics) => {
-            let named = topics.iter().map(|asked| {
+            for asked in topics {
                 let topic = shard.view.topic(&asked.topic);
-                let rows = asked.partitions.iter().map(|p| {
+                let mut rows = Vec::with_capacity(asked.partitions.len());
+                for p in &asked.partitions {
                     let (code, why) = if known {
                         elect(topic.as_deref(), *p, kind)
                     } else {
@@ -43,13 +58,16 @@ pub async fn handle(shard: &Rc<Shard>, request: &Request) -> Result<Answer, Malf
                             "There is no such type of election.",
                         )
                     };
-                    row(*p, code, why)
-                });
-                result(asked.topic.clone(), rows.collect())
-            });
-            named.collect()
+                    rows.push(row(*p, code, why));
+                    if rows.len().is_multiple_of(limits::FETCH_SLICE) {
+                        rt::yield_if_needed().await;
+                    }
+                }
+                results.push(result(asked.topic.clone(), rows));
+                rt::yield_if_needed().await;
+            }
         }
-    };
+    }
     let response = ElectLeadersResponse::default().with_replica_election_results(results);
     let response = match known {
         true => response,
@@ -68,7 +86,7 @@ fn everything(topic: &Topic, kind: i8) -> ReplicaElectionResult {
     result(name.into(), rows.collect())
 }
 
-fn elect(topic: Option<&Topic>, partition: i32, kind: i8) -> (ErrorCode, &'static str) {
+pub(crate) fn elect(topic: Option<&Topic>, partition: i32, kind: i8) -> (ErrorCode, &'static str) {
     let Some(topic) = topic else {
         return (
             ErrorCode::UnknownTopicOrPartition,
@@ -101,14 +119,14 @@ fn elect(topic: Option<&Topic>, partition: i32, kind: i8) -> (ErrorCode, &'stati
     }
 }
 
-fn row(partition: i32, code: ErrorCode, why: &'static str) -> PartitionResult {
+pub(crate) fn row(partition: i32, code: ErrorCode, why: &'static str) -> PartitionResult {
     PartitionResult::default()
         .with_partition_id(partition)
         .with_error_code(code.code())
         .with_error_message(Some(StrBytes::from_static_str(why)))
 }
 
-fn result(topic: TopicName, rows: Vec<PartitionResult>) -> ReplicaElectionResult {
+pub(crate) fn result(topic: TopicName, rows: Vec<PartitionResult>) -> ReplicaElectionResult {
     ReplicaElectionResult::default()
         .with_topic(topic)
         .with_partition_result(rows)

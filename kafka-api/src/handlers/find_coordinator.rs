@@ -8,6 +8,7 @@
 
 use std::rc::Rc;
 
+use engine::rt;
 use kafka_protocol::messages::find_coordinator_response::Coordinator;
 use kafka_protocol::messages::{FindCoordinatorRequest, FindCoordinatorResponse};
 use kafka_protocol::protocol::StrBytes;
@@ -43,6 +44,7 @@ pub async fn handle(shard: &Rc<Shard>, request: &Request) -> Result<Answer, Malf
             _ => Err(ErrorCode::InvalidRequest),
         };
         found.push((key, result));
+        rt::yield_if_needed().await;
     }
     Answer::encode(
         shard,
@@ -71,7 +73,7 @@ fn message(error: ErrorCode) -> &'static str {
     }
 }
 
-fn response(
+pub(crate) fn response(
     found: Vec<(StrBytes, Result<Endpoint, ErrorCode>)>,
     version: i16,
 ) -> FindCoordinatorResponse {

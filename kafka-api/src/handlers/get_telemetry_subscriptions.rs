@@ -32,7 +32,7 @@ pub async fn handle(shard: &Rc<Shard>, request: &Request) -> Result<Answer, Malf
     Answer::encode(shard, request, &response(instance), request.version).await
 }
 
-fn response(instance: Uuid) -> GetTelemetrySubscriptionsResponse {
+pub(crate) fn response(instance: Uuid) -> GetTelemetrySubscriptionsResponse {
     let codecs = [Codec::Zstd, Codec::Lz4, Codec::Gzip, Codec::Snappy];
     GetTelemetrySubscriptionsResponse::default()
         .with_client_instance_id(instance)

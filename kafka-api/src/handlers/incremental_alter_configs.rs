@@ -10,6 +10,7 @@ use std::rc::Rc;
 use cluster::controller::AlterTopic;
 use cluster::topic_config::{AlterOp, ConfigChange, ConfigOp};
 use cluster::{Refused, broker_config, fixed_config};
+use engine::rt;
 use kafka_protocol::messages::incremental_alter_configs_request::AlterConfigsResource;
 use kafka_protocol::messages::incremental_alter_configs_response::AlterConfigsResourceResponse;
 use kafka_protocol::messages::{IncrementalAlterConfigsRequest, IncrementalAlterConfigsResponse};
@@ -42,6 +43,8 @@ pub async fn handle(shard: &Rc<Shard>, request: &Request) -> Result<Answer, Malf
             alter(shard, resource, asked.validate_only).await
         };
         rows.push(row(resource, result));
+        // What isn't a topic's is looked at here and now.
+        rt::yield_if_needed().await;
     }
     let response = IncrementalAlterConfigsResponse::default().with_responses(rows);
     Answer::encode(shard, request, &response, request.version).await
@@ -55,7 +58,7 @@ pub(crate) fn names_of_twice() -> Failure {
     invalid("The request names the resource twice.")
 }
 
-fn refused(e: Refused) -> Failure {
+pub(crate) fn refused(e: Refused) -> Failure {
     (e.code(), e.message)
 }
 
@@ -180,7 +183,7 @@ pub(crate) fn change_nothing(
     }
 }
 
-fn row(
+pub(crate) fn row(
     resource: &AlterConfigsResource,
     result: Result<(), Failure>,
 ) -> AlterConfigsResourceResponse {

@@ -64,7 +64,7 @@ pub async fn handle(shard: &Rc<Shard>, request: &Request) -> Result<Answer, Malf
 }
 
 /// Whether one of the two that a producer goes on with is missing.
-fn half_known(id: i64, epoch: i16) -> bool {
+pub(crate) fn half_known(id: i64, epoch: i16) -> bool {
     (id == -1) != (epoch == -1)
 }
 
@@ -91,7 +91,7 @@ async fn new_id(shard: &Rc<Shard>) -> Result<i64, ErrorCode> {
     }
 }
 
-fn response(result: Result<i64, ErrorCode>) -> InitProducerIdResponse {
+pub(crate) fn response(result: Result<i64, ErrorCode>) -> InitProducerIdResponse {
     match result {
         Ok(id) => InitProducerIdResponse::default()
             .with_producer_id(id.into())

@@ -16,6 +16,7 @@ use crate::coordinator::{self, Name, Reply, own};
 use crate::error::{ErrorCode, Malformed};
 use crate::frame::Request;
 use crate::handlers::Answer;
+use crate::handlers::work::Work;
 use crate::schema;
 use crate::shard::Shard;
 
@@ -23,6 +24,7 @@ pub async fn handle(
     shard: &Rc<Shard>,
     request: &mut Request,
     memory: &mut Leases,
+    work: &mut Work,
 ) -> Result<Answer, Malformed> {
     let asked: JoinGroupRequest = schema::decode(request, request.version)?;
     let member = own(&asked.member_id);
@@ -31,6 +33,7 @@ pub async fn handle(
     // The coordinator copies what it keeps: nothing of the frame is left while others are waited for.
     request.let_go();
     memory.clear();
+    work.let_go();
     let asked = coordinator::Request::Join(Box::new(join));
     let joined = match shard.ask_coordinator(&group, asked).await {
         Reply::Joined(joined) => *joined,
@@ -46,14 +49,14 @@ pub async fn handle(
     .await
 }
 
-fn refused(member: Name, error: ErrorCode) -> Joined {
+pub(crate) fn refused(member: Name, error: ErrorCode) -> Joined {
     match Joined::error(member, error) {
         Reply::Joined(joined) => *joined,
         _ => unreachable!("it makes the answer to a join"),
     }
 }
 
-fn read(asked: JoinGroupRequest, request: &Request) -> Join {
+pub(crate) fn read(asked: JoinGroupRequest, request: &Request) -> Join {
     let rebalance_timeout_ms = if request.version == 0 {
         asked.session_timeout_ms
     } else {
@@ -88,7 +91,7 @@ fn client_host(request: &Request) -> Name {
         .map_or_else(String::new, |peer| format!("/{}", peer.ip())))
 }
 
-fn response(joined: Joined, version: i16) -> JoinGroupResponse {
+pub(crate) fn response(joined: Joined, version: i16) -> JoinGroupResponse {
     let members = joined.members.into_iter().map(|m| {
         let row = JoinGroupResponseMember::default()
             .with_member_id(m.member)

@@ -31,7 +31,7 @@ pub async fn handle(shard: &Rc<Shard>, request: &Request) -> Result<Answer, Malf
     Answer::encode(shard, request, &response, request.version).await
 }
 
-fn read(asked: &LeaveGroupRequest, version: i16) -> Leave {
+pub(crate) fn read(asked: &LeaveGroupRequest, version: i16) -> Leave {
     let members = if version < 3 {
         vec![(asked.member_id.clone(), None)]
     } else {
@@ -46,7 +46,11 @@ fn read(asked: &LeaveGroupRequest, version: i16) -> Leave {
     }
 }
 
-fn response(asked: &LeaveGroupRequest, errors: &[ErrorCode], version: i16) -> LeaveGroupResponse {
+pub(crate) fn response(
+    asked: &LeaveGroupRequest,
+    errors: &[ErrorCode],
+    version: i16,
+) -> LeaveGroupResponse {
     if version < 3 {
         let error = errors.first().copied().unwrap_or(ErrorCode::None);
         return LeaveGroupResponse::default().with_error_code(error.code());

@@ -26,10 +26,12 @@ use crate::codec::Codec;
 use crate::error::{ErrorCode, Malformed};
 use crate::frame::Request;
 use crate::handlers::{Answer, by_owner, with_rows};
+use crate::limits;
 use crate::records;
 use crate::request::{OffsetAnswer, OffsetQuery, ShardReply, ShardRequest};
 use crate::schema;
 use crate::shard::{Shard, check_epoch};
+use crate::sync::join_all;
 
 /// The newest version that the library knows; 11 has the same bytes.
 const KNOWN: i16 = 10;
@@ -70,12 +72,22 @@ pub async fn handle(shard: &Rc<Shard>, request: &Request) -> Result<Answer, Malf
                 }
             };
             answers.push(refused(error));
+            if answers.len().is_multiple_of(limits::FETCH_SLICE) {
+                rt::yield_if_needed().await;
+            }
         }
     }
+    let mut all_places = Vec::new();
+    let mut calls = Vec::new();
     for (owner, places, queries) in by_owner(shard, queries) {
-        let reply = shard
-            .ask(owner, Class::Short, ShardRequest::Offsets(queries))
-            .await;
+        let shard = shard.clone();
+        all_places.push(places);
+        calls.push(Box::pin(async move {
+            let question = ShardRequest::Offsets(queries);
+            shard.ask(owner, Class::Short, question).await
+        }));
+    }
+    for (places, reply) in all_places.into_iter().zip(join_all(calls).await) {
         if let Ok(ShardReply::Offsets(got)) = reply {
             for (place, answer) in places.into_iter().zip(got) {
                 answers[place] = answer;
@@ -86,7 +98,7 @@ pub async fn handle(shard: &Rc<Shard>, request: &Request) -> Result<Answer, Malf
     Answer::encode(shard, request, &response, version).await
 }
 
-fn served(timestamp: i64, version: i16) -> bool {
+pub(crate) fn served(timestamp: i64, version: i16) -> bool {
     match timestamp {
         MAX_TIMESTAMP => version >= 7,
         EARLIEST_LOCAL => version >= 8,
@@ -96,7 +108,7 @@ fn served(timestamp: i64, version: i16) -> bool {
     }
 }
 
-fn response(
+pub(crate) fn response(
     asked: &ListOffsetsRequest,
     answers: &[OffsetAnswer],
     version: i16,
@@ -123,7 +135,7 @@ fn response(
     ListOffsetsResponse::default().with_topics(topics.collect())
 }
 
-fn refused(error: ErrorCode) -> OffsetAnswer {
+pub(crate) fn refused(error: ErrorCode) -> OffsetAnswer {
     OffsetAnswer {
         error,
         timestamp: -1,
@@ -141,6 +153,10 @@ pub async fn serve(shard: &Rc<Shard>, queries: Vec<OffsetQuery>) -> Vec<OffsetAn
             Err(code) => refused(code),
         };
         answers.push(answer);
+        // Most are found in memory, without a wait.
+        if answers.len().is_multiple_of(limits::FETCH_SLICE) {
+            rt::yield_if_needed().await;
+        }
     }
     answers
 }

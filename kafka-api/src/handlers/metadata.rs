@@ -120,7 +120,7 @@ pub async fn handle(shard: &Rc<Shard>, request: &Request) -> Result<Answer, Malf
 }
 
 /// The answer to a question by id in a version that has ids, but asks by name: INVALID_REQUEST for all of it.
-fn too_early(topics: &[MetadataRequestTopic]) -> MetadataResponse {
+pub(crate) fn too_early(topics: &[MetadataRequestTopic]) -> MetadataResponse {
     let rows = topics.iter().map(|t| {
         MetadataResponseTopic::default()
             // The version's answers have no null names.
@@ -132,7 +132,7 @@ fn too_early(topics: &[MetadataRequestTopic]) -> MetadataResponse {
 }
 
 /// What is asked for, each once, as Kafka answers: one id is enough, and names stand for nothing.
-fn once_each(
+pub(crate) fn once_each(
     topics: Vec<MetadataRequestTopic>,
     version: i16,
 ) -> impl Iterator<Item = (Option<TopicName>, Uuid)> {

@@ -1,10 +1,14 @@
-//! One module per API key; its header says which versions it serves and what is special about it.
+//! One module per API key; its header says which versions it serves and what is special about it. [`work`] is the memory that a request takes meanwhile.
 
+use std::hash::Hash;
 use std::rc::Rc;
 
+use ahash::RandomState;
 use bytes::Bytes;
 use engine::memory::{Lease, Leases, MemoryClass};
+use engine::rt;
 use engine::types::{GroupId, ShardId};
+use indexmap::IndexSet;
 use kafka_protocol::protocol::Encodable;
 
 use crate::error::Malformed;
@@ -14,6 +18,7 @@ use crate::refusals::{Errors, Refusals};
 use crate::shard::Shard;
 use crate::sync::Permit;
 use crate::versions::ApiKey;
+use work::Work;
 
 pub mod alter_client_quotas;
 pub mod alter_configs;
@@ -51,6 +56,7 @@ pub mod offset_for_leader_epoch;
 pub mod produce;
 pub mod push_telemetry;
 pub mod sync_group;
+pub mod work;
 
 /// An encoded answer and the memory that is held until it is written.
 #[derive(Default)]
@@ -100,6 +106,8 @@ impl Answer {
             tracing::error!(api = ?request.api.key, version, why, "an answer could not be encoded");
             Malformed::Answer
         };
+        // Large ones are made, measured and encoded in a step each.
+        rt::yield_if_needed().await;
         let size = message
             .compute_size(version)
             .map_err(|e| failed(e.to_string()))?;
@@ -107,6 +115,7 @@ impl Answer {
             return Err(failed(format!("it would take {size} bytes")));
         }
         let memory = memory_for(shard, size).await;
+        rt::yield_if_needed().await;
         let mut out = request.answer(size);
         message
             .encode(&mut out, version)
@@ -156,12 +165,19 @@ pub(crate) async fn memory_for(shard: &Shard, bytes: usize) -> AnswerMemory {
     }
 }
 
-/// Whether a name was seen before, in requests that must not name a thing twice.
-pub(crate) fn repeated<'a, T: Ord + 'a>(
+/// The names that come again, in requests that must not name a thing twice.
+pub(crate) fn repeated<'a, T: Hash + Eq + 'a>(
     names: impl Iterator<Item = &'a T>,
-) -> std::collections::BTreeSet<&'a T> {
-    let mut seen = std::collections::BTreeSet::new();
-    names.filter(|n| !seen.insert(*n)).collect()
+) -> IndexSet<&'a T, RandomState> {
+    // Fixed seeds, as for every map of a shard.
+    let set = || IndexSet::with_hasher(RandomState::with_seeds(5, 6, 7, 8));
+    let (mut seen, mut twice) = (set(), set());
+    for name in names {
+        if !seen.insert(name) {
+            twice.insert(name);
+        }
+    }
+    twice
 }
 
 /// The topics that an answer has rows for: one without partitions is left out, as Kafka does with these keys.
@@ -189,30 +205,32 @@ pub(crate) fn by_owner<Q>(
 
 /// Answers any request but Produce, which the connection begins by itself.
 /// Each handler's future is allocated for the request: a connection that waits for one takes no memory for it.
-/// `memory` is what the frame holds. Those that may wait for long, for records or for other members, give it back once they have read the frame and let go of it.
+/// `memory` is what the frame holds, and [`work`] what the request is decoded into. Those that may wait for long, for records or for other members, give both back once they have read the frame and let
+/// go of it.
 pub async fn dispatch(
     shard: &Rc<Shard>,
     request: &mut Request,
     memory: &mut Leases,
 ) -> Result<Answer, Malformed> {
+    let work = &mut Work::begin(&shard.work, request).await?;
     match request.api.key {
         ApiKey::Produce => unreachable!("the connection begins Produce by itself"),
-        ApiKey::Fetch => Box::pin(fetch::handle(shard, request, memory)).await,
+        ApiKey::Fetch => Box::pin(fetch::handle(shard, request, memory, work)).await,
         ApiKey::ListOffsets => Box::pin(list_offsets::handle(shard, request)).await,
         ApiKey::OffsetCommit => Box::pin(offset_commit::handle(shard, request)).await,
-        ApiKey::OffsetFetch => Box::pin(offset_fetch::handle(shard, request)).await,
+        ApiKey::OffsetFetch => Box::pin(offset_fetch::handle(shard, request, work)).await,
         ApiKey::FindCoordinator => Box::pin(find_coordinator::handle(shard, request)).await,
-        ApiKey::JoinGroup => Box::pin(join_group::handle(shard, request, memory)).await,
+        ApiKey::JoinGroup => Box::pin(join_group::handle(shard, request, memory, work)).await,
         ApiKey::Heartbeat => Box::pin(heartbeat::handle(shard, request)).await,
         ApiKey::LeaveGroup => Box::pin(leave_group::handle(shard, request)).await,
-        ApiKey::SyncGroup => Box::pin(sync_group::handle(shard, request, memory)).await,
-        ApiKey::DescribeGroups => Box::pin(describe_groups::handle(shard, request)).await,
-        ApiKey::ListGroups => Box::pin(list_groups::handle(shard, request)).await,
+        ApiKey::SyncGroup => Box::pin(sync_group::handle(shard, request, memory, work)).await,
+        ApiKey::DescribeGroups => Box::pin(describe_groups::handle(shard, request, work)).await,
+        ApiKey::ListGroups => Box::pin(list_groups::handle(shard, request, work)).await,
         ApiKey::DeleteGroups => Box::pin(delete_groups::handle(shard, request)).await,
         ApiKey::OffsetDelete => Box::pin(offset_delete::handle(shard, request)).await,
         ApiKey::Metadata => Box::pin(metadata::handle(shard, request)).await,
         ApiKey::ApiVersions => Box::pin(api_versions::handle(shard, request)).await,
-        ApiKey::CreateTopics => Box::pin(create_topics::handle(shard, request)).await,
+        ApiKey::CreateTopics => Box::pin(create_topics::handle(shard, request, work)).await,
         ApiKey::DeleteTopics => Box::pin(delete_topics::handle(shard, request)).await,
         ApiKey::InitProducerId => Box::pin(init_producer_id::handle(shard, request)).await,
         ApiKey::OffsetForLeaderEpoch => {
@@ -226,9 +244,11 @@ pub async fn dispatch(
         ApiKey::AlterReplicaLogDirs => {
             Box::pin(alter_replica_log_dirs::handle(shard, request)).await
         }
-        ApiKey::DescribeLogDirs => Box::pin(describe_log_dirs::handle(shard, request)).await,
-        ApiKey::ElectLeaders => Box::pin(elect_leaders::handle(shard, request)).await,
-        ApiKey::DescribeProducers => Box::pin(describe_producers::handle(shard, request)).await,
+        ApiKey::DescribeLogDirs => Box::pin(describe_log_dirs::handle(shard, request, work)).await,
+        ApiKey::ElectLeaders => Box::pin(elect_leaders::handle(shard, request, work)).await,
+        ApiKey::DescribeProducers => {
+            Box::pin(describe_producers::handle(shard, request, work)).await
+        }
         ApiKey::GetTelemetrySubscriptions => {
             Box::pin(get_telemetry_subscriptions::handle(shard, request)).await
         }
@@ -236,7 +256,7 @@ pub async fn dispatch(
         ApiKey::DeleteRecords => Box::pin(delete_records::handle(shard, request)).await,
         ApiKey::CreatePartitions => Box::pin(create_partitions::handle(shard, request)).await,
         ApiKey::DescribeClientQuotas => {
-            Box::pin(describe_client_quotas::handle(shard, request)).await
+            Box::pin(describe_client_quotas::handle(shard, request, work)).await
         }
         ApiKey::AlterClientQuotas => Box::pin(alter_client_quotas::handle(shard, request)).await,
         ApiKey::DescribeCluster => Box::pin(describe_cluster::handle(shard, request)).await,
@@ -244,7 +264,7 @@ pub async fn dispatch(
             Box::pin(list_config_resources::handle(shard, request)).await
         }
         ApiKey::DescribeTopicPartitions => {
-            Box::pin(describe_topic_partitions::handle(shard, request)).await
+            Box::pin(describe_topic_partitions::handle(shard, request, work)).await
         }
     }
 }

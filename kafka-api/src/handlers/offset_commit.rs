@@ -3,12 +3,13 @@
 //! Answered when the offsets are committed to `__consumer_offsets`. Versions 2 to 4 may say how long they are kept; from 6 on an offset has the leader
 //! epoch of what was read, from 7 on a static member its name; from 10 on topics go by id. A partition that isn't there is
 //! UNKNOWN_TOPIC_OR_PARTITION, and the others are committed. A group that isn't there and a generation that is: ILLEGAL_GENERATION, from 9 on
-//! GROUP_ID_NOT_FOUND.
+//! GROUP_ID_NOT_FOUND. More offsets than [`limits::COMMITTED_OFFSETS`] are INVALID_COMMIT_OFFSET_SIZE.
 //!
 //! The request is read by hand: the library doesn't know version 10.
 
 use std::rc::Rc;
 
+use engine::rt;
 use engine::types::TopicId;
 use kafka_protocol::messages::OffsetCommitResponse;
 use kafka_protocol::messages::offset_commit_response::{
@@ -21,6 +22,7 @@ use crate::coordinator::{self, Name, Reply};
 use crate::error::{ErrorCode, Malformed};
 use crate::frame::Request;
 use crate::handlers::Answer;
+use crate::limits;
 use crate::shard::Shard;
 
 /// A request as it was read.
@@ -145,9 +147,17 @@ pub async fn handle(shard: &Rc<Shard>, request: &Request) -> Result<Answer, Malf
                 }
             };
             answers.push(error);
+            if answers.len().is_multiple_of(limits::FETCH_SLICE) {
+                rt::yield_if_needed().await;
+            }
         }
     }
-    if !offsets.is_empty() {
+    if offsets.len() > limits::COMMITTED_OFFSETS {
+        // No batch holds them; the coordinator would find out in one long step.
+        for place in places {
+            answers[place] = ErrorCode::InvalidCommitOffsetSize;
+        }
+    } else if !offsets.is_empty() {
         let commit = Commit {
             who: asked.who.clone(),
             retention_ms: asked.retention_ms,
@@ -181,7 +191,7 @@ pub async fn handle(shard: &Rc<Shard>, request: &Request) -> Result<Answer, Malf
     Answer::encode(shard, request, &response, request.version).await
 }
 
-fn response(
+pub(crate) fn response(
     asked: &OffsetCommitRequest,
     answers: &[ErrorCode],
     version: i16,

@@ -5,6 +5,7 @@
 
 use std::rc::Rc;
 
+use engine::rt;
 use kafka_protocol::messages::offset_delete_response::{
     OffsetDeleteResponsePartition, OffsetDeleteResponseTopic,
 };
@@ -15,6 +16,7 @@ use crate::coordinator::{self, Reply};
 use crate::error::{ErrorCode, Malformed};
 use crate::frame::Request;
 use crate::handlers::Answer;
+use crate::limits;
 use crate::schema;
 use crate::shard::Shard;
 
@@ -41,6 +43,9 @@ pub async fn handle(shard: &Rc<Shard>, request: &Request) -> Result<Answer, Malf
             } else {
                 ErrorCode::UnknownTopicOrPartition
             });
+            if answers.len().is_multiple_of(limits::FETCH_SLICE) {
+                rt::yield_if_needed().await;
+            }
         }
     }
     let question = coordinator::Request::DeleteOffsets(DeleteOffsets {
@@ -61,7 +66,7 @@ pub async fn handle(shard: &Rc<Shard>, request: &Request) -> Result<Answer, Malf
     Answer::encode(shard, request, &response, request.version).await
 }
 
-fn response(
+pub(crate) fn response(
     asked: &OffsetDeleteRequest,
     error: ErrorCode,
     answers: &[ErrorCode],

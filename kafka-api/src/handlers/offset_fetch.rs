@@ -5,12 +5,13 @@
 //! once; 9 brings the member of the other kind of group (KIP-848), of which there are none here; from 10 on topics go by id: a topic without one that is known is
 //! UNKNOWN_TOPIC_ID.
 //!
-//! A group that is named twice is told twice, as by Kafka; beyond [`limits::DESCRIBED_GROUPS_BYTES`] of offsets a group is INVALID_REQUEST.
+//! Coordinators are asked some at a time. A group that is named twice is told twice, as by Kafka; beyond [`limits::DESCRIBED_GROUPS_BYTES`] of offsets a group is INVALID_REQUEST.
 //!
 //! The request is read by hand: the library doesn't know version 10.
 
 use std::rc::Rc;
 
+use engine::rt;
 use engine::types::TopicId;
 use kafka_protocol::messages::OffsetFetchResponse;
 use kafka_protocol::messages::offset_fetch_response::{
@@ -23,9 +24,12 @@ use crate::coordinator::requests::{OffsetsOf, PartitionOffset, TopicOffsets};
 use crate::coordinator::{self, Name, Reply, own};
 use crate::error::{ErrorCode, Malformed};
 use crate::frame::Request;
+use crate::groups::calls::run_of_others;
 use crate::handlers::Answer;
+use crate::handlers::work::Work;
 use crate::limits;
 use crate::shard::Shard;
+use crate::sync::join_all;
 use crate::wire::Reader;
 
 /// A request as it was read: one group up to version 7.
@@ -116,11 +120,11 @@ fn topics(
 }
 
 /// What is told of a topic.
-struct Told {
-    name: Name,
-    id: Uuid,
-    error: ErrorCode,
-    partitions: Vec<PartitionOffset>,
+pub(crate) struct Told {
+    pub name: Name,
+    pub id: Uuid,
+    pub error: ErrorCode,
+    pub partitions: Vec<PartitionOffset>,
 }
 
 fn unknown(partitions: &[i32]) -> Vec<PartitionOffset> {
@@ -133,32 +137,61 @@ fn unknown(partitions: &[i32]) -> Vec<PartitionOffset> {
     partitions.iter().map(one).collect()
 }
 
-pub async fn handle(shard: &Rc<Shard>, request: &Request) -> Result<Answer, Malformed> {
-    let asked = OffsetFetchRequest::read(request)?;
-    let mut found = Vec::with_capacity(asked.groups.len());
+pub async fn handle(
+    shard: &Rc<Shard>,
+    request: &Request,
+    work: &mut Work,
+) -> Result<Answer, Malformed> {
+    let found = loop {
+        let asked = OffsetFetchRequest::read(request)?;
+        match gather(shard, asked, request.version, work).await {
+            Some(found) => break found,
+            None => work.anew(&shard.work).await,
+        }
+    };
+    let response = response(found, request.version);
+    Answer::encode(shard, request, &response, request.version).await
+}
+
+/// The offsets of each group that is asked for; nothing where there is no memory for them.
+async fn gather(
+    shard: &Rc<Shard>,
+    asked: OffsetFetchRequest,
+    version: i16,
+    work: &mut Work,
+) -> Option<Vec<Found>> {
+    let names: Vec<Name> = asked.groups.iter().map(|g| g.group.clone()).collect();
+    let mut groups = asked.groups.into_iter();
+    let mut found = Vec::with_capacity(names.len());
     let mut bytes = 0;
-    for group in asked.groups {
-        let name = group.group.clone();
-        let told = if bytes > limits::DESCRIBED_GROUPS_BYTES {
-            Err((ErrorCode::InvalidRequest, Vec::new()))
-        } else {
-            of_group(shard, group, request.version).await
-        };
-        for topic in told.iter().flatten() {
-            let offsets = topic.partitions.iter();
-            bytes += offsets
+    while found.len() < names.len() {
+        let left = &names[found.len()..];
+        if bytes > limits::DESCRIBED_GROUPS_BYTES {
+            groups.next();
+            let refused = Err((ErrorCode::InvalidRequest, Vec::new()));
+            found.push((left[0].clone(), refused));
+            rt::yield_if_needed().await;
+            continue;
+        }
+        let some = run_of_others(left);
+        let asked = groups.by_ref().take(some);
+        let asked = asked.map(|group| Box::pin(of_group(shard, group, version)));
+        let told = join_all(asked.collect()).await;
+        for (name, told) in left[..some].iter().zip(told) {
+            let topics = told.iter().flatten();
+            let more = topics
+                .flat_map(|topic| &topic.partitions)
                 .map(|p| limits::OFFSET_BYTES + p.metadata.len())
                 .sum::<usize>();
+            bytes += more;
+            if !work.grow(&shard.work, more) {
+                return None;
+            }
+            found.push((name.clone(), told));
         }
-        found.push((name, told));
+        rt::yield_if_needed().await;
     }
-    Answer::encode(
-        shard,
-        request,
-        &response(found, request.version),
-        request.version,
-    )
-    .await
+    Some(found)
 }
 
 async fn of_group(
@@ -192,9 +225,6 @@ async fn of_group(
     }
     let (places, topics): (Vec<usize>, Vec<_>) = wanted.into_iter().unzip();
     let all = asked.topics.is_none();
-    if !all && topics.is_empty() {
-        return Ok(told);
-    }
     let question = coordinator::Request::Offsets(OffsetsOf {
         group: asked.group.clone(),
         topics: (!all).then_some(topics),
@@ -227,9 +257,9 @@ fn named(shard: &Shard, found: TopicOffsets, version: i16) -> Option<Told> {
     })
 }
 
-type Found = (Name, Result<Vec<Told>, (ErrorCode, Vec<Told>)>);
+pub(crate) type Found = (Name, Result<Vec<Told>, (ErrorCode, Vec<Told>)>);
 
-fn response(found: Vec<Found>, version: i16) -> OffsetFetchResponse {
+pub(crate) fn response(found: Vec<Found>, version: i16) -> OffsetFetchResponse {
     if version >= 8 {
         let groups = found.into_iter().map(|(group, result)| {
             let row = OffsetFetchResponseGroup::default().with_group_id(group.into());

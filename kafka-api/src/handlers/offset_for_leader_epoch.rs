@@ -6,6 +6,7 @@
 use std::rc::Rc;
 
 use engine::ring::Class;
+use engine::rt;
 use engine::types::LeaderEpoch;
 use kafka_protocol::messages::offset_for_leader_epoch_response::{
     EpochEndOffset, OffsetForLeaderTopicResult,
@@ -15,6 +16,7 @@ use kafka_protocol::messages::{OffsetForLeaderEpochRequest, OffsetForLeaderEpoch
 use crate::error::{ErrorCode, Malformed};
 use crate::frame::Request;
 use crate::handlers::{Answer, by_owner};
+use crate::limits;
 use crate::request::{EpochAnswer, EpochQuery, ShardReply, ShardRequest};
 use crate::schema;
 use crate::shard::{Shard, check_epoch};
@@ -46,6 +48,9 @@ pub async fn handle(shard: &Rc<Shard>, request: &Request) -> Result<Answer, Malf
                 }
             };
             answers.push(refused(error));
+            if answers.len().is_multiple_of(limits::FETCH_SLICE) {
+                rt::yield_if_needed().await;
+            }
         }
     }
     for (owner, places, queries) in by_owner(shard, queries) {
@@ -61,7 +66,7 @@ pub async fn handle(shard: &Rc<Shard>, request: &Request) -> Result<Answer, Malf
     Answer::encode(shard, request, &response(&asked, &answers), request.version).await
 }
 
-fn response(
+pub(crate) fn response(
     asked: &OffsetForLeaderEpochRequest,
     answers: &[EpochAnswer],
 ) -> OffsetForLeaderEpochResponse {
@@ -81,7 +86,7 @@ fn response(
     OffsetForLeaderEpochResponse::default().with_topics(topics.collect())
 }
 
-fn refused(error: ErrorCode) -> EpochAnswer {
+pub(crate) fn refused(error: ErrorCode) -> EpochAnswer {
     EpochAnswer {
         error,
         epoch: -1,
@@ -90,7 +95,7 @@ fn refused(error: ErrorCode) -> EpochAnswer {
 }
 
 /// Answers for partitions of this shard.
-pub fn serve(shard: &Rc<Shard>, queries: &[EpochQuery]) -> Vec<EpochAnswer> {
+pub async fn serve(shard: &Rc<Shard>, queries: &[EpochQuery]) -> Vec<EpochAnswer> {
     let serve = |query: &EpochQuery| {
         let group = shard.led(query.group)?;
         check_epoch(&group, query.current_leader_epoch)?;
@@ -106,10 +111,12 @@ pub fn serve(shard: &Rc<Shard>, queries: &[EpochQuery]) -> Vec<EpochAnswer> {
             }),
         )
     };
-    queries
-        .iter()
-        .map(|q| serve(q).unwrap_or_else(refused))
-        .collect()
+    let mut answers = Vec::with_capacity(queries.len());
+    for some in queries.chunks(limits::FETCH_SLICE) {
+        answers.extend(some.iter().map(|q| serve(q).unwrap_or_else(refused)));
+        rt::yield_if_needed().await;
+    }
+    answers
 }
 
 #[cfg(test)]

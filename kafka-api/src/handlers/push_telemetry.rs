@@ -29,7 +29,7 @@ pub async fn handle(shard: &Rc<Shard>, request: &Request) -> Result<Answer, Malf
     Answer::encode(shard, request, &response, request.version).await
 }
 
-async fn check(
+pub(crate) async fn check(
     asked: &PushTelemetryRequest,
     budget: &Rc<Budget>,
     pause: &impl AsyncFn(),

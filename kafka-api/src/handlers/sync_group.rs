@@ -14,6 +14,7 @@ use crate::coordinator::{self, Reply, own};
 use crate::error::{ErrorCode, Malformed};
 use crate::frame::Request;
 use crate::handlers::Answer;
+use crate::handlers::work::Work;
 use crate::schema;
 use crate::shard::Shard;
 
@@ -21,10 +22,12 @@ pub async fn handle(
     shard: &Rc<Shard>,
     request: &mut Request,
     memory: &mut Leases,
+    work: &mut Work,
 ) -> Result<Answer, Malformed> {
     let asked: SyncGroupRequest = schema::decode(request, request.version)?;
     request.let_go();
     memory.clear();
+    work.let_go();
     let unsaid = asked.protocol_type.is_none() || asked.protocol_name.is_none();
     let reply = if request.version >= 5 && unsaid {
         Synced::error(ErrorCode::InconsistentGroupProtocol)
@@ -42,7 +45,7 @@ pub async fn handle(
     Answer::encode(shard, request, &response, request.version).await
 }
 
-fn read(asked: SyncGroupRequest) -> Sync {
+pub(crate) fn read(asked: SyncGroupRequest) -> Sync {
     let assignments = asked.assignments.into_iter();
     Sync {
         who: Membership {
@@ -57,7 +60,7 @@ fn read(asked: SyncGroupRequest) -> Sync {
     }
 }
 
-fn response(synced: Synced, version: i16) -> SyncGroupResponse {
+pub(crate) fn response(synced: Synced, version: i16) -> SyncGroupResponse {
     let response = SyncGroupResponse::default()
         .with_error_code(synced.error.code())
         .with_assignment(synced.assignment);

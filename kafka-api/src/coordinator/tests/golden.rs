@@ -110,7 +110,7 @@ impl Script {
                 )],
             }),
             "describe" => Request::Describe(own("g")),
-            "list" => Request::List(Vec::new()),
+            "list" => Request::List(States::ALL),
             "delete" => Request::Delete(own("g")),
             "pass" => return self.bench.pass(number("ms", 0) as u64),
             "expire" => return self.bench.handle(Event::Expire),

@@ -7,7 +7,7 @@ mod scale;
 use bytes::{BufMut, Bytes, BytesMut};
 use uuid::Uuid;
 
-use super::requests::{Commit, CommitOffset, Join, Leave, Membership, Sync};
+use super::requests::{Commit, CommitOffset, Join, Leave, Membership, States, Sync};
 use super::*;
 use crate::error::ErrorCode;
 use crate::wire::Writer;

@@ -1,6 +1,7 @@
 //! A large group settles, and does so in time that a shard can spare.
 
 use super::*;
+use crate::coordinator::requests::DeleteOffsets;
 
 #[test]
 fn five_thousand_members_settle() {
@@ -116,4 +117,41 @@ fn names_that_no_record_holds_are_refused() {
     join.client_id = own(&"\u{e9}".repeat(16_000));
     let (_, answers) = bench.ask(Request::Join(Box::new(join)));
     assert!(matches!(&answers[0].1, Reply::Joined(j) if j.member.len() < 300));
+}
+
+/// What a group keeps of a member's protocols is bounded: every look at them would cost everybody.
+#[test]
+fn a_member_has_a_bounded_number_of_protocols() {
+    let mut bench = Bench::new(Settings::default());
+    let mut with = |count: usize| {
+        let mut join = join("g", "");
+        let protocols = (0..count).map(|n| (own(&n.to_string()), Bytes::new()));
+        join.protocols = protocols.collect();
+        let (_, answers) = bench.ask(Request::Join(Box::new(join)));
+        match answers.into_iter().next() {
+            Some((_, Reply::Joined(joined))) => joined.error,
+            other => panic!("{other:?}"),
+        }
+    };
+    let most = crate::limits::MEMBER_PROTOCOLS;
+    assert_eq!(with(most), ErrorCode::MemberIdRequired);
+    assert_eq!(with(most + 1), ErrorCode::InvalidRequest);
+}
+
+#[test]
+fn an_offset_that_is_named_many_times_is_deleted_once() {
+    let mut bench = Bench::new(Settings::default());
+    bench.ask(commit_of(membership("g", "", -1), 0, 5));
+    bench.settle(Ok(()));
+    bench.ask(Request::DeleteOffsets(DeleteOffsets {
+        group: own("g"),
+        partitions: vec![(own("t"), 0); 1_000],
+    }));
+    let records = bench.writes.iter().map(|write| write.records.len());
+    assert_eq!(records.sum::<usize>(), 1);
+    let answers = bench.settle(Ok(()));
+    let [(_, Reply::OffsetsDeleted(errors))] = answers.as_slice() else {
+        panic!("{answers:?}");
+    };
+    assert_eq!(errors.len(), 1_000);
 }

@@ -24,6 +24,7 @@ use smallvec::SmallVec;
 use crate::error::{ErrorCode, Malformed};
 use crate::frame::Request;
 use crate::handlers::produce::wire::Endpoint;
+use crate::handlers::work::Work;
 use crate::handlers::{Answer, AnswerMemory, memory_for};
 use crate::limits;
 use crate::quotas::Kind;
@@ -99,6 +100,7 @@ pub async fn handle(
     shard: &Rc<Shard>,
     request: &mut Request,
     memory: &mut Leases,
+    work: &mut Work,
 ) -> Result<Answer, Malformed> {
     let mut fetch = FetchRequest::read(request)?;
     let by_id = request.version >= 13;
@@ -140,6 +142,10 @@ pub async fn handle(
         let most = limits::FETCH_WAIT.as_millis() as u32;
         (fetch.max_wait_ms.max(0) as u32).min(most)
     };
+    if max_wait_ms > 0 {
+        // It may wait for long; its partitions are counted among those of long polls.
+        work.let_go();
+    }
     let several = parts.len() > 1;
     let share = min_bytes.div_ceil(parts.len().max(1));
     let mut calls = SmallVec::<[Call; 1]>::new();

@@ -25,6 +25,7 @@ use smallvec::SmallVec;
 use crate::error::{ErrorCode, Malformed};
 use crate::frame::{Request, finish};
 use crate::groups::topic::INTERNAL;
+use crate::handlers::work::Work;
 use crate::limits;
 use crate::refusals::Refusals;
 use crate::request::{Body, ProduceCall, ShardReply, ShardRequest};
@@ -55,6 +56,8 @@ pub struct Pending {
     acks_are_known: bool,
     /// For so long the client is throttled, in milliseconds; set by the connection, which charges it.
     pub throttle_ms: u32,
+    /// What its parts and their answers take.
+    _work: Work,
 }
 
 /// Batches in a log of this shard whose commits are awaited, by their place in the request.
@@ -68,7 +71,8 @@ struct Remote {
 }
 
 /// Reads and checks a request and appends its batches. Awaited by the connection before it reads the next request, so that order is kept.
-pub async fn begin(shard: &Rc<Shard>, request: Request) -> Result<Pending, Malformed> {
+pub async fn begin(shard: &Rc<Shard>, mut request: Request) -> Result<Pending, Malformed> {
+    let work = Work::begin(&shard.work, &mut request).await?;
     let ProduceRequest {
         acks,
         timeout_ms,
@@ -93,6 +97,7 @@ pub async fn begin(shard: &Rc<Shard>, request: Request) -> Result<Pending, Malfo
         },
         acks_are_known: (-1..=1).contains(&acks),
         throttle_ms: 0,
+        _work: work,
     };
     let mut calls: SmallVec<[Call; 1]> = SmallVec::new();
     let mut at = 0;
@@ -118,6 +123,10 @@ pub async fn begin(shard: &Rc<Shard>, request: Request) -> Result<Pending, Malfo
                 Err(code) => PartAnswer::error(*code),
             };
             pending.answers.push(answer);
+            // What is refused is refused here and now, and there may be a hundred thousand.
+            if place % limits::FETCH_SLICE == limits::FETCH_SLICE - 1 {
+                rt::yield_if_needed().await;
+            }
         }
         at += pending.topics[t].parts;
     }
