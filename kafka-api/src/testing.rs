@@ -1,4 +1,4 @@
-//! Good requests of every API and version, for tests and fuzzing to start from. Not for the broker.
+//! Good requests of every API and version, for tests and fuzzing to start from ([`frame`]), and the way of any request to its answer without a shard ([`handling`]). Not for the broker.
 
 use bytes::{BufMut, Bytes, BytesMut};
 use kafka_protocol::messages as m;
@@ -11,6 +11,8 @@ use crate::versions::{ApiKey, TABLE};
 use crate::wire::Writer;
 
 mod admin;
+pub mod handling;
+pub mod world;
 
 fn s(v: &'static str) -> StrBytes {
     StrBytes::from_static_str(v)

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use cluster::view::Topic;
+use engine::rt;
 use kafka_protocol::messages::alter_replica_log_dirs_response::{
     AlterReplicaLogDirPartitionResult, AlterReplicaLogDirTopicResult,
 };
@@ -21,27 +22,37 @@ use crate::schema;
 use crate::shard::Shard;
 
 /// By topic and partition, whether the directory that is wanted last is the one there is.
-type Wanted<'a> = BTreeMap<&'a str, BTreeMap<i32, bool>>;
+pub(crate) type Wanted<'a> = BTreeMap<&'a str, BTreeMap<i32, bool>>;
 
 pub async fn handle(shard: &Rc<Shard>, request: &Request) -> Result<Answer, Malformed> {
     let asked: AlterReplicaLogDirsRequest = schema::decode(request, request.version)?;
     let wanted = wanted(&asked, &shard.config.broker.data_dir);
-    let results = wanted.iter().map(|(name, partitions)| {
+    let mut results = Vec::with_capacity(wanted.len());
+    for (name, partitions) in &wanted {
         let topic = shard.view.topic(name);
-        let rows = partitions.iter().map(|(partition, here)| {
-            AlterReplicaLogDirPartitionResult::default()
-                .with_partition_index(*partition)
-                .with_error_code(moved(topic.as_deref(), *partition, *here).code())
-        });
-        AlterReplicaLogDirTopicResult::default()
-            .with_topic_name(TopicName((*name).to_string().into()))
-            .with_partitions(rows.collect())
-    });
-    let response = AlterReplicaLogDirsResponse::default().with_results(results.collect());
+        results.push(result(name, partitions, topic.as_deref()));
+        rt::yield_if_needed().await;
+    }
+    let response = AlterReplicaLogDirsResponse::default().with_results(results);
     Answer::encode(shard, request, &response, request.version).await
 }
 
-fn wanted<'a>(asked: &'a AlterReplicaLogDirsRequest, data_dir: &str) -> Wanted<'a> {
+pub(crate) fn result(
+    name: &str,
+    partitions: &BTreeMap<i32, bool>,
+    topic: Option<&Topic>,
+) -> AlterReplicaLogDirTopicResult {
+    let rows = partitions.iter().map(|(partition, here)| {
+        AlterReplicaLogDirPartitionResult::default()
+            .with_partition_index(*partition)
+            .with_error_code(moved(topic, *partition, *here).code())
+    });
+    AlterReplicaLogDirTopicResult::default()
+        .with_topic_name(TopicName(name.to_string().into()))
+        .with_partitions(rows.collect())
+}
+
+pub(crate) fn wanted<'a>(asked: &'a AlterReplicaLogDirsRequest, data_dir: &str) -> Wanted<'a> {
     let mut wanted = Wanted::new();
     for dir in &asked.dirs {
         let here = &*dir.path == data_dir;

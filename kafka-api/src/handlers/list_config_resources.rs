@@ -15,6 +15,8 @@ use crate::error::{ErrorCode, Malformed};
 use crate::frame::Request;
 use crate::handlers::Answer;
 use crate::handlers::describe_configs::{BROKER, CLIENT_METRICS, GROUP, LOGGER, TOPIC};
+use crate::handlers::work::Work;
+use crate::limits;
 use crate::schema;
 use crate::shard::Shard;
 
@@ -22,7 +24,15 @@ const KINDS: [i8; 5] = [TOPIC, BROKER, LOGGER, CLIENT_METRICS, GROUP];
 /// Topics that are named before other tasks may get a turn.
 const SLICE: usize = 256;
 
-pub async fn handle(shard: &Rc<Shard>, request: &Request) -> Result<Answer, Malformed> {
+pub async fn handle(
+    shard: &Rc<Shard>,
+    request: &Request,
+    work: &mut Work,
+) -> Result<Answer, Malformed> {
+    let all = shard.view.topic_count() * limits::GATHERED_TOPIC_BYTES;
+    if !work.grow(&shard.work, all) {
+        work.anew(&shard.work).await;
+    }
     let asked: ListConfigResourcesRequest = schema::decode(request, request.version)?;
     let response = match wanted(request.version, &asked.resource_types) {
         Some(kinds) => {
@@ -35,7 +45,7 @@ pub async fn handle(shard: &Rc<Shard>, request: &Request) -> Result<Answer, Malf
 }
 
 /// The kinds that are asked for, each once; none when one of them doesn't exist.
-fn wanted(version: i16, asked: &[i8]) -> Option<Vec<i8>> {
+pub(crate) fn wanted(version: i16, asked: &[i8]) -> Option<Vec<i8>> {
     match asked {
         [] if version == 0 => Some(vec![CLIENT_METRICS]),
         [] => Some(KINDS.to_vec()),

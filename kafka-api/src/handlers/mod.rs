@@ -261,7 +261,7 @@ pub async fn dispatch(
         ApiKey::AlterClientQuotas => Box::pin(alter_client_quotas::handle(shard, request)).await,
         ApiKey::DescribeCluster => Box::pin(describe_cluster::handle(shard, request)).await,
         ApiKey::ListConfigResources => {
-            Box::pin(list_config_resources::handle(shard, request)).await
+            Box::pin(list_config_resources::handle(shard, request, work)).await
         }
         ApiKey::DescribeTopicPartitions => {
             Box::pin(describe_topic_partitions::handle(shard, request, work)).await
