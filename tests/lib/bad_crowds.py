@@ -2,7 +2,6 @@
 producers, groups, members, partitions. Each function takes the judge, its broker and whether the size is the quick one.
 """
 
-import pathlib
 import selectors
 import socket
 import struct
@@ -13,6 +12,7 @@ import wire
 from bad_bytes import (DESCRIBE_CONFIGS, INIT_PRODUCER_ID, JOIN_GROUP, OFFSET_COMMIT, TOPIC, body, fetch_session, frame,
                        i32, join_group, offset_commit, record, sealed)
 from bad_judge import produce
+from resident import rss_mib
 from wire import array, string
 
 MIB = 1 << 20
@@ -26,10 +26,6 @@ NO_ROOM = (81, 28, 15, 14)
 DELETE_TOPICS = 20
 # Longest wait of others while a topic of very many partitions is made or removed, in seconds.
 WIDE_S = 0.15
-
-
-def rss_mib(broker):
-    return int(pathlib.Path(f"/proc/{broker.pid()}/status").read_text().split("VmRSS:")[1].split()[0]) / 1024
 
 
 class Stalled:

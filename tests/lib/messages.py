@@ -44,6 +44,21 @@ def within(versions, version):
     return int(low) <= version and (bool(plus) or version <= int(high or low))
 
 
+class Many:
+    """An array of so many elements that are all alike, or, where they aren't, differ in a NUMBER that stands in each: made without encoding every one of them."""
+    NUMBER = "~~~~~~~~"
+
+    def __init__(self, count, item):
+        self.count, self.item = count, item
+
+    def bytes(self, one):
+        mark = self.NUMBER.encode()
+        if mark not in one:
+            return one * self.count
+        parts = one.split(mark)
+        return b"".join((b"%08d" % number).join(parts) for number in range(self.count))
+
+
 class _Codec:
     def __init__(self, schema, version):
         self.version = version
@@ -75,6 +90,8 @@ class _Writer(_Codec):
         if kind.startswith("[]"):
             if value is None:
                 return self.length(None, "i", flexible)
+            if isinstance(value, Many):
+                return self.length(value.count, "i", flexible) + value.bytes(self.value(field, value.item, kind[2:]))
             return self.length(len(value), "i", flexible) + b"".join(self.value(field, one, kind[2:]) for one in value)
         if kind in FIXED:
             return struct.pack(">" + FIXED[kind], int(value) if kind != "float64" else value)
@@ -212,6 +229,28 @@ def decode(name, version, data):
     return values
 
 
+def head(name, version, number=7, client="proof"):
+    """What stands before the body of a request, without the frame's length."""
+    schema, client = load(name + "Request"), client.encode()
+    tags = b"\0" if within(schema.get("flexibleVersions"), version) else b""
+    return struct.pack(">hhih", schema["apiKey"], version, number, len(client)) + client + tags
+
+
+def frame(name, version, values, number=7, client="proof"):
+    """A whole request as it goes over the wire."""
+    data = head(name, version, number, client) + encode(name + "Request", version, values)
+    return struct.pack(">i", len(data)) + data
+
+
+@functools.cache
+def keys():
+    """{number of a key: its name}"""
+    with zipfile.ZipFile(_jar()) as jar:
+        names = [n.removeprefix("common/message/").removesuffix("Request.json") for n in jar.namelist()
+                 if n.startswith("common/message/") and n.endswith("Request.json")]
+    return {load(n + "Request")["apiKey"]: n for n in names}
+
+
 class Connection:
     def __init__(self, port, host="127.0.0.1", client="proof", timeout=30):
         self.socket = socket.create_connection((host, port), timeout)
@@ -228,14 +267,8 @@ class Connection:
         self.socket.close()
 
     def send(self, name, version, values):
-        schema = load(name + "Request")
         self.number += 1
-        client = self.client.encode()
-        head = struct.pack(">hhih", schema["apiKey"], version, self.number, len(client)) + client
-        if within(schema.get("flexibleVersions"), version):
-            head += b"\0"
-        frame = head + encode(name + "Request", version, values)
-        self.socket.sendall(struct.pack(">i", len(frame)) + frame)
+        self.socket.sendall(frame(name, version, values, self.number, self.client))
 
     def receive(self, name, version):
         size = struct.unpack(">i", self._exactly(4))[0]
