@@ -83,6 +83,8 @@ def all_calls(state):
     yield Call("two settings of all topics", "DescribeConfigs", configs(TOPIC, named, ["retention.ms", "cleanup.policy", "nope"], told=False))
     yield Call("all groups' settings", "DescribeConfigs", configs(GROUP, groups), since=1)
     yield Call("subscriptions", "DescribeConfigs", configs(CLIENT_METRICS, ["some"]), since=1)
+    yield Call("everything that has settings", "ListConfigResources", lambda node, version: {"ResourceTypes": []})
+    yield Call("topics and brokers that have settings", "ListConfigResources", lambda node, version: {"ResourceTypes": [2, 4, 2]}, since=1)
     yield Call("all partitions' sizes", "DescribeLogDirs", lambda node, version: {"Topics": None})
     yield Call("named partitions' sizes", "DescribeLogDirs", lambda node, version: {"Topics": [{"Topic": t, "Partitions": list(range(n + 1))} for t, n in several.items()]})
     yield Call("producers of all partitions", "DescribeProducers", lambda node, version: {"Topics": [{"Name": t, "PartitionIndexes": list(range(n))} for t, n in several.items()]})
