@@ -45,6 +45,7 @@ pub struct Desk {
 #[derive(Clone)]
 struct Shared {
     ready: Arc<AtomicBool>,
+    stop: Gate,
     scrapes: mpsc::Sender<Asked>,
 }
 
@@ -84,9 +85,10 @@ where
     Fut: Future<Output = ()>,
 {
     let (scrapes, asked) = mpsc::channel(SCRAPES_WAITING);
-    let signals = hear_signals(desk.stop);
+    let signals = hear_signals(desk.stop.clone());
     let shared = Shared {
         ready: desk.ready,
+        stop: desk.stop,
         scrapes,
     };
     let http = async move {
@@ -138,7 +140,7 @@ async fn hear_signals(stop: Gate) {
 }
 
 async fn ready(State(shared): State<Shared>) -> (StatusCode, &'static str) {
-    if shared.ready.load(Ordering::Acquire) {
+    if shared.ready.load(Ordering::Acquire) && !shared.stop.is_open() {
         (StatusCode::OK, "ready\n")
     } else {
         (StatusCode::SERVICE_UNAVAILABLE, "not ready\n")

@@ -6,6 +6,7 @@
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
+use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -30,8 +31,8 @@ use crate::sink::Sink;
 
 /// How often a start looks whether its groups lead.
 const LOOK: Duration = Duration::from_millis(1);
-/// How long the port stays closed for groups that have no leader yet.
-const LEADERS_WAIT: Duration = Duration::from_secs(5);
+/// How often a start that takes long says what it waits for. The port stays closed for groups that have no leader yet as long as in each of these times some get one.
+const TELL: Duration = Duration::from_secs(5);
 /// How long clients have, at the end, to take the answers to what they asked.
 const DRAIN: Duration = Duration::from_secs(10);
 const DRAIN_LOOK: Duration = Duration::from_millis(10);
@@ -102,7 +103,31 @@ pub async fn run(plan: Plan, own: Own) {
         Ok(shard) => shard,
         Err(fatal) => fatal.end(),
     };
-    shard.until_ready(&plan).await;
+    // A start can take long, and may be ended as well.
+    let coordinators = tokio::select! {
+        biased;
+        () = plan.stop.opened(at) => None,
+        begun = shard.begin(&plan) => match begun {
+            Ok(()) => Some(serve(&plan, &shard).await),
+            Err(fatal) => fatal.end(),
+        },
+    };
+    plan.drained.arrive();
+    plan.drained.opened(at).await;
+    drop(coordinators);
+    if let Err(e) = shard.log.close().await {
+        Fatal::new(
+            Exit::Disk,
+            format!("shard {at}: the last checkpoint failed: {e}"),
+        )
+        .end();
+    }
+}
+
+/// Serves clients until the node is to stop, and until they have their answers. Gives the task of the coordinators, whom other shards' clients may still ask.
+async fn serve(plan: &Plan, shard: &Running) -> rt::Task<()> {
+    let id = shard.kafka.id;
+    let at = usize::from(id.0);
     let listener = match TcpListener::bind(plan.kafka_addr) {
         Ok(listener) => listener,
         Err(e) => cannot_listen(plan.kafka_addr, "kafka-addr", &e).end(),
@@ -146,16 +171,7 @@ pub async fn run(plan: Plan, own: Own) {
     if rt::timeout(DRAIN, gone).await.is_err() {
         tracing::warn!("shard {at}: some clients didn't take their answers in time");
     }
-    plan.drained.arrive();
-    plan.drained.opened(at).await;
-    drop(coordinators);
-    if let Err(e) = shard.log.close().await {
-        Fatal::new(
-            Exit::Disk,
-            format!("shard {at}: the last checkpoint failed: {e}"),
-        )
-        .end();
-    }
+    coordinators
 }
 
 /// A shard that runs.
@@ -183,7 +199,8 @@ async fn open(plan: &Plan, own: Own) -> Result<Running, Fatal> {
             num_partitions: plan.server.broker.num_partitions,
             replication_factor: plan.server.broker.default_replication_factor,
         };
-        Controller::new(node, defaults, rt::random_u64)
+        let memory_bytes = plan.store.memory_per_shard * u64::from(plan.shards);
+        Controller::new(node, defaults, memory_bytes, rt::random_u64)
     });
     let sink = Sink::new(controller.clone());
     let groups = Groups::new(log.clone(), node, sink.clone());
@@ -223,9 +240,6 @@ async fn open(plan: &Plan, own: Own) -> Result<Running, Fatal> {
         tasks: std::cell::RefCell::new(vec![groups.run()]),
     };
     running.serve_rings();
-    if let Some(controller) = running.controller.clone() {
-        running.found(plan, controller).await?;
-    }
     Ok(running)
 }
 
@@ -273,6 +287,15 @@ impl Running {
         }));
     }
 
+    /// Until clients can be served.
+    async fn begin(&self, plan: &Plan) -> Result<(), Fatal> {
+        if let Some(controller) = self.controller.clone() {
+            self.found(plan, controller).await?;
+        }
+        self.until_ready(plan).await;
+        Ok(())
+    }
+
     /// Shard 0: the metadata group, and through it everybody's views.
     async fn found(&self, plan: &Plan, controller: Rc<Controller>) -> Result<(), Fatal> {
         let groups = &self.kafka.groups;
@@ -283,9 +306,19 @@ impl Running {
                 .create(first, GroupId::METADATA, &[first])
                 .map_err(|e| Fatal::new(Exit::Failure, format!("the metadata group: {e}")))?,
         };
-        while !metadata.serves() {
-            rt::sleep(LOOK).await;
+        let elected = async {
+            while !metadata.serves() {
+                rt::sleep(LOOK).await;
+            }
+        };
+        let mut elected = Box::pin(elected);
+        while rt::timeout(TELL, elected.as_mut()).await.is_err() {
+            tracing::info!(
+                "the start waits for the metadata group's election: {}",
+                self.progress()
+            );
         }
+        drop(elected);
         controller.attach(metadata);
         let (publisher, kafka) = (controller.clone(), self.kafka.clone());
         self.keep(rt::spawn(Queue::Latency, async move {
@@ -307,20 +340,39 @@ impl Running {
     async fn until_ready(&self, plan: &Plan) {
         plan.published.opened(usize::from(self.kafka.id.0)).await;
         self.replicas.name_strays();
-        let groups = self.kafka.groups.clone();
+        let groups = &self.kafka.groups;
         let lead = async {
             while groups.led() < groups.len() {
                 rt::sleep(LOOK).await;
             }
         };
-        if rt::timeout(LEADERS_WAIT, lead).await.is_err() {
-            tracing::warn!(
-                "shard {}: {} of {} partitions have no leader yet",
-                self.kafka.id,
-                groups.len() - groups.led(),
-                groups.len()
-            );
+        let mut lead = pin!(lead);
+        let mut before = groups.led();
+        while rt::timeout(TELL, lead.as_mut()).await.is_err() {
+            if groups.led() == before {
+                tracing::warn!(
+                    "clients are served, though not all partitions have leaders: {}",
+                    self.progress()
+                );
+                return;
+            }
+            before = groups.led();
+            tracing::info!("the start waits for leaders: {}", self.progress());
         }
+    }
+
+    /// How far the elections of a start are, and what may hold them up.
+    fn progress(&self) -> String {
+        let (groups, m) = (&self.kafka.groups, &self.kafka.metrics);
+        format!(
+            "shard {}: {} of {} partitions lead; {} of {} KiB of the journal are in use, {} checkpoints made room in it",
+            self.kafka.id,
+            groups.led(),
+            groups.len(),
+            m.journal_live_bytes.get() >> 10,
+            m.journal_size_bytes.get() >> 10,
+            m.checkpoints.get()
+        )
     }
 }
 

@@ -142,6 +142,9 @@ async fn recover_for(plan: &Plan, senders: Vec<oneshot::Sender<RecoveredShard>>)
 
 async fn tell_when_ready(plan: Plan, ready: Arc<AtomicBool>) {
     plan.serving.opened(0).await;
+    if plan.stop.is_open() {
+        return;
+    }
     ready.store(true, Ordering::Release);
     tracing::info!(
         "ready: Kafka clients connect to {}",

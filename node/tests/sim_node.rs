@@ -48,6 +48,8 @@ struct Life {
     /// It is stopped so at a disk operation, or after a time in microseconds; if at neither it ends by being asked to.
     at_op: Option<(u64, Stop)>,
     at_us: Option<(u64, Stop)>,
+    /// It is asked to stop after this time in microseconds, before anybody has come: most often within its start.
+    asked_us: Option<u64>,
     check_only: bool,
 }
 
@@ -80,6 +82,11 @@ fn plan(shards: u16) -> Plan {
 
 /// The world around one process of the node, from its start to its end.
 async fn around(outside: Rc<Outside>, life: Life, plan: Plan, office: mpsc::Sender<Asked>) {
+    if let Some(us) = life.asked_us {
+        rt::sleep(Duration::from_micros(us)).await;
+        outside.count(|c| c.asked_in_start += u64::from(!plan.serving.is_open()));
+        return end(&outside, &plan);
+    }
     check::everything(&outside).await;
     if life.check_only {
         return end(&outside, &plan);
@@ -193,11 +200,13 @@ fn run_seed(seed: u64) -> Verdict {
             1..5 => (Some(at_op), None),
             _ => (None, Some(at_us)),
         };
+        let asked_us = (!last && draw(12) == 0).then(|| draw(8_000));
         let life = Life {
             shards: 1 + draw(3) as u16,
             rounds: 20 + draw(80),
             at_op,
             at_us,
+            asked_us,
             check_only: last,
         };
         other_shards += u64::from(start > 0 && life.shards != before);
@@ -286,6 +295,7 @@ fn a_node_keeps_its_promises() {
             ("closed_on_garbage", c.closed_on_garbage),
             ("slow_readers", c.slow),
             ("clean_stops", c.clean),
+            ("asked_in_start", c.asked_in_start),
             ("kills", v.kills),
             ("power_cuts", f.power_cuts),
             ("stops_in_start", v.in_recovery),

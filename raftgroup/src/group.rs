@@ -137,8 +137,12 @@ impl<S: Store> Machine<S> {
                 .ok_or_else(|| format!("entry {i} has no term")),
         };
         let found = store.hard_state();
-        // L1: commit = min(last index, max(commit found, ...)); what the state was applied to is committed.
-        let commit = found.commit.max(applied).min(last);
+        let decides_alone = decides_alone(id, &state.conf, &store, applied, last);
+        // L1: commit = min(last index, max(commit found, ...)); what the state was applied to is committed. A sole voter is a majority: all that it has on its disk is.
+        let commit = match decides_alone {
+            true => last,
+            false => found.commit.max(applied).min(last),
+        };
         let term = found.term.max(term_at(last)?);
         if term.0 > TERM_MAX {
             return Err(format!("term {term} is above what a leader epoch can be"));
@@ -618,6 +622,21 @@ pub(crate) fn as_entry(e: &RaftEntry) -> Option<Entry> {
         data: storage::data_of(e),
     };
     crate::state::is_sound(&entry).then_some(entry)
+}
+
+/// A sole voter, and nothing in its log changes that. Else what it has on its disk would be committed by an entry of its new term alone; where the journal has no room for that entry, nothing
+/// could be written out to make room for it.
+fn decides_alone<S: Store>(
+    id: ReplicaId,
+    conf: &ConfState,
+    store: &S,
+    applied: RaftIndex,
+    last: RaftIndex,
+) -> bool {
+    let mut above = (applied.0 + 1..=last.0).map(RaftIndex);
+    conf.voters == [id.0]
+        && conf.voters_outgoing.is_empty()
+        && above.all(|i| store.header(i).is_some_and(|h| h.kind != EntryKind::Config))
 }
 
 /// Adds the entry at `index` of a log found at start to the tail; false if it is not sound.

@@ -224,3 +224,66 @@ fn a_write_that_fails_ends_the_log_and_loses_nothing() {
     }
     assert!(ended > 30 && world.faults().failed_ops > 30, "{ended}");
 }
+
+/// A start of a node that has more groups than one election of each has room for in its journal; `None` when it was stopped before all of them served.
+fn crowd(world: &World, groups: u64, stop_after: Option<(u64, Stop)>) -> Option<u64> {
+    let ended = world.run(move || async move {
+        let cfg = config(2 << 20);
+        let mut found = recover(&cfg).await.expect("sound");
+        let part = found.shards.pop().expect("one shard");
+        let budget = Budget::new(cfg.memory_per_shard);
+        let metrics = Rc::new(ShardMetrics::default());
+        let open = ShardLog::open(Rc::new(cfg), ShardId(0), part, budget, metrics.clone());
+        let (log, restored) = open.await.expect("there is room on the disk");
+        let all = Groups::new(log.clone(), NodeId(1), Rc::new(Silent));
+        all.restore(restored).expect("sound");
+        all.run().detach();
+        for n in 0..groups {
+            let (id, replica) = (group(n as i32), ReplicaId(n + 1));
+            if all.get(id).is_none() {
+                all.create(replica, id, &[replica]).expect("it is new");
+            }
+        }
+        if let Some((us, how)) = stop_after {
+            let stop = async move {
+                rt::sleep(Duration::from_micros(us)).await;
+                World::current().stop(how);
+            };
+            rt::spawn(rt::Queue::Latency, stop).detach();
+        }
+        let lead = async {
+            while all.led() < all.len() {
+                rt::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        rt::timeout(Duration::from_secs(600), lead)
+            .await
+            .unwrap_or_else(|_| panic!("{} of {} lead", all.led(), all.len()));
+        let live = metrics.journal_live_bytes.get();
+        log.close().await.expect("a clean end");
+        live
+    });
+    match ended {
+        Outcome::Done(live) => Some(live),
+        Outcome::Stopped(_) => None,
+        other => panic!("seed {}: {other:?}", world.seed()),
+    }
+}
+
+/// What a sole voter has on its disk is committed, so that it can be written out when there is no room for the entry of a new term. Else the elections of some starts that are cut short fill the
+/// journal, and the node never starts again.
+#[test]
+fn l6_elections_that_were_cut_short_leave_a_journal_that_can_be_started() {
+    let groups = 3_000;
+    let world = World::new(11, SimConfig::default());
+    assert!(crowd(&world, groups, None).is_some());
+    let mut draws = Draw(11);
+    let mut cut = 0;
+    for n in 0..24 {
+        // Within the elections, mostly: none gets to its first checkpoint.
+        let us = 1_000 + draws.below(60_000);
+        cut += u64::from(crowd(&world, groups, Some((us, stop(n)))).is_none());
+    }
+    assert!(cut > 12, "{cut} starts were cut short");
+    assert!(crowd(&world, groups, None).is_some());
+}

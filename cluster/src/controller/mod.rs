@@ -11,6 +11,7 @@
 //! [`limits::COMMANDS_IN_FLIGHT`], [`limits::CHANGES_WAITING`]. Callers put deadlines round the requests.
 
 mod requests;
+mod room;
 #[cfg(test)]
 mod tests;
 
@@ -31,6 +32,7 @@ use crate::error::{Refusal, Refused};
 use crate::limits;
 use crate::metadata::{Answer, Change, Metadata, SnapshotDraft};
 use crate::signal::Signal;
+use room::Room;
 
 /// Takes commands into the metadata group's log.
 pub trait Proposer {
@@ -59,6 +61,7 @@ pub struct Defaults {
 pub struct Controller {
     node: NodeId,
     defaults: Defaults,
+    room: Room,
     random: Box<dyn Fn() -> u64>,
     /// Marks the commands of this process.
     proposer: u64,
@@ -92,16 +95,18 @@ struct Outbox {
 }
 
 impl Controller {
-    /// `random` is the runtime's own.
+    /// `memory_bytes` is what the node's shards have together; `random` is the runtime's own.
     pub fn new(
         node: NodeId,
         defaults: Defaults,
+        memory_bytes: u64,
         random: impl Fn() -> u64 + 'static,
     ) -> Rc<Controller> {
         let proposer = random();
         Rc::new(Controller {
             node,
             defaults,
+            room: Room::new(memory_bytes),
             random: Box::new(random),
             proposer,
             next_ticket: Cell::new(0),

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use engine::types::{NodeId, TopicId};
 
+use super::room::Coming;
 use super::{Answer, Controller};
 use crate::command::{Command, Placement};
 use crate::error::{Refusal, Refused};
@@ -102,10 +103,10 @@ impl Controller {
         } else {
             topic_config::check_overrides(own)?
         };
-        let partitions = self.read(|m| {
+        let (partitions, _coming) = self.read(|m| {
             let partitions = self.placements(m, &new)?;
-            m.check_room(&partitions)?;
-            Ok::<_, Refused>(partitions)
+            let coming = self.check_room(m, &partitions)?;
+            Ok::<_, Refused>((partitions, coming))
         })?;
         let mut created = CreatedTopic {
             name: new.name.clone(),
@@ -216,11 +217,12 @@ impl Controller {
 
     /// Gives the new number of partitions.
     pub async fn create_partitions(&self, new: NewPartitions) -> Result<i32, Refused> {
-        let (topic_id, from, partitions) = self.read(|m| {
+        let (topic_id, from, partitions, _coming) = self.read(|m| {
             let topic = m.topic(&new.name).ok_or_else(|| unknown(&new.name))?;
             let more = self.more_placements(m, topic, &new)?;
-            m.check_room(&more)?;
-            Ok::<_, Refused>((topic.id, topic.partitions.len() as i32, more))
+            let coming = self.check_room(m, &more)?;
+            let from = topic.partitions.len() as i32;
+            Ok::<_, Refused>((topic.id, from, more, coming))
         })?;
         if !new.validate_only {
             self.carry_out(Command::CreatePartitions {
@@ -275,6 +277,14 @@ impl Controller {
 
     fn overtaken(&self, e: &Refused, id: TopicId, moved: impl Fn(&Topic) -> bool) -> bool {
         e.refusal == Refusal::RequestTimedOut && self.read(|m| m.topic_by_id(id).is_some_and(moved))
+    }
+
+    /// Whether these replicas stay within what nodes and the cluster hold, and this node has memory for its own.
+    fn check_room(&self, m: &Metadata, placements: &[Placement]) -> Result<Coming<'_>, Refused> {
+        m.check_room(placements)?;
+        let nodes = placements.iter().flat_map(|p| &p.nodes);
+        let own = nodes.filter(|n| **n == self.node).count();
+        self.room.take(m.hosted(self.node), own)
     }
 
     fn candidates(m: &Metadata) -> Vec<Candidate> {

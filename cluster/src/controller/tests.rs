@@ -82,7 +82,7 @@ impl Fixture {
             num_partitions: 2,
             replication_factor: 1,
         };
-        let controller = Controller::new(NodeId(1), defaults, random);
+        let controller = Controller::new(NodeId(1), defaults, 64 << 20, random);
         controller.attach(log.clone());
         *log.controller.borrow_mut() = Rc::downgrade(&controller);
         let view = View::new(NodeId(1));
@@ -228,6 +228,13 @@ fn creates_are_refused_as_kafka_does() {
                 ..base()
             },
             Refusal::InvalidPartitions,
+        ),
+        (
+            NewTopic {
+                partitions: 2_049,
+                ..base()
+            },
+            Refusal::PolicyViolation,
         ),
         (
             NewTopic {

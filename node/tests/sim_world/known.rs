@@ -218,6 +218,8 @@ pub struct Counts {
     pub checked: u64,
     pub starts: u64,
     pub clean: u64,
+    /// Starts that were asked to stop before they served.
+    pub asked_in_start: u64,
     pub epochs: u64,
     pub commits: u64,
     pub commits_checked: u64,
