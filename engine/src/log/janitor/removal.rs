@@ -16,7 +16,7 @@ use crate::log::LogError;
 use crate::log::extent::ExtentFileId;
 use crate::log::files::{TRASH_PREFIX, io_error, partitions_dir, replica_of_directory};
 use crate::log::replica::ReplicaState;
-use crate::log::segment::{file_name, index_path};
+use crate::log::segment::{Segment, file_name, index_path};
 use crate::log::shard::{Discarded, Inner, Trash};
 use crate::rt::{self, File, OpenOptions, Queue};
 use crate::types::*;
@@ -229,7 +229,23 @@ async fn shrink(path: &Path) -> Result<(), LogError> {
         .map_err(io_error("cannot remove", path))
 }
 
+/// Those whose files a listing that was made since should have had, and hasn't.
+fn missing<'a>(
+    written: &'a [Rc<Segment>],
+    found: &'a [String],
+) -> impl Iterator<Item = &'a Rc<Segment>> {
+    let gone = |s: &Segment| !found.contains(&file_name(&s.meta.borrow()));
+    // Not by retention, meanwhile.
+    written.iter().filter(move |s| !s.gone.get() && gone(s))
+}
+
 impl ReplicaState {
+    /// Those of which something is written out, so that they have files.
+    fn written_segments(&self) -> Vec<Rc<Segment>> {
+        let written = |s: &&Rc<Segment>| s.meta.borrow().end > 0;
+        self.segments.iter().filter(written).cloned().collect()
+    }
+
     /// Every name in the replica's directory that means something: the sweep leaves those alone. What a replica keeps in files is added here.
     fn names_in_use(&self) -> BTreeSet<String> {
         let mut names = BTreeSet::new();
@@ -304,9 +320,14 @@ async fn sweep(inner: &Rc<Inner>) -> Result<(), LogError> {
         if !exists(&dir).await? {
             continue;
         }
+        let written = r.borrow().written_segments();
         let found = list(&dir).await?;
         if r.borrow().removed {
             continue;
+        }
+        for lost in missing(&written, &found) {
+            let m = lost.meta.borrow();
+            tracing::error!(path = %lost.path.display(), from = m.base_offset.0, to = m.next_offset.0, "a segment's file is gone: reads of these offsets answer an error. Put the file back from a copy, or delete the records before the last of them (kafka-delete-records.sh)");
         }
         let discarded = inner.discarded_in(&dir);
         let unused = r.borrow_mut().unused_names(found, inner.boot_epoch);
@@ -347,7 +368,7 @@ impl Inner {
 mod tests {
     use super::*;
     use crate::log::replica::tests::replica;
-    use crate::log::segment::{Segment, SegmentMeta};
+    use crate::log::segment::SegmentMeta;
 
     fn meta(base: i64, generation: u64) -> SegmentMeta {
         SegmentMeta {
@@ -396,6 +417,27 @@ mod tests {
         found.extend(others.iter().map(|o| o.to_string()));
         assert_eq!(r.unused_names(found, BootEpoch(5)), left);
         assert_eq!(r.next_generation, 8);
+    }
+
+    #[test]
+    fn a_segment_without_its_file_is_named_unless_retention_took_it() {
+        let mut r = replica();
+        let segment =
+            |base, generation| Segment::new(Path::new("/p"), meta(base, generation), false);
+        r.segments = vec![
+            segment(10, 3),
+            segment(20, 4),
+            segment(30, 5),
+            segment(40, 6),
+        ];
+        r.segments[3].meta.borrow_mut().end = 0;
+        let written = r.written_segments();
+        r.segments[0].gone.set(true);
+        let found = [file_name(&meta(30, 5)), file_name(&meta(30, 4))];
+        let lost: Vec<i64> = missing(&written, &found)
+            .map(|s| s.meta.borrow().base_offset.0)
+            .collect();
+        assert_eq!(lost, [20]);
     }
 
     #[test]
