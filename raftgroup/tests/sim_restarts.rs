@@ -256,7 +256,7 @@ fn crowd(world: &World, groups: u64, stop_after: Option<(u64, Stop)>) -> Option<
                 rt::sleep(Duration::from_millis(1)).await;
             }
         };
-        rt::timeout(Duration::from_secs(600), lead)
+        rt::timeout(Duration::from_secs(60), lead)
             .await
             .unwrap_or_else(|_| panic!("{} of {} lead", all.led(), all.len()));
         let live = metrics.journal_live_bytes.get();
