@@ -42,7 +42,7 @@ mod large;
 mod throttle;
 mod writing;
 
-use large::{class_of, read_large};
+use large::{class_of, read_large, sift_too_large, too_large};
 use throttle::charge_produce;
 use writing::write_loop;
 
@@ -504,6 +504,7 @@ async fn read_loop(shard: &Rc<Shard>, connection: &Connection) -> Result<(), End
                 connection.until(fits).await?;
                 connection.wants_room.set(false);
             }
+            let mut too_large_by = None;
             let (frame, memory) = if buffer.len() >= 4 + length {
                 buffer.advance(4);
                 let frame = buffer.split_to(length).freeze();
@@ -514,14 +515,23 @@ async fn read_loop(shard: &Rc<Shard>, connection: &Connection) -> Result<(), End
             } else if 4 + length > limits::OWN_BUFFER_BYTES {
                 buffer.advance(4);
                 let begun = buffer.split();
+                too_large_by = too_large(shard, length);
                 // In a box of its own, like everything that an idle connection doesn't need.
-                let large = Box::pin(read_large(shard, connection, begun, length));
-                connection.while_reading(large).await??
+                match too_large_by {
+                    Some(by) => {
+                        let sifted = Box::pin(sift_too_large(shard, connection, begun, by));
+                        connection.while_reading(sifted).await??
+                    }
+                    None => {
+                        let large = Box::pin(read_large(shard, connection, begun, length));
+                        connection.while_reading(large).await??
+                    }
+                }
             } else {
                 break;
             };
             connection.frame_due.set(None);
-            take_frame(shard, connection, frame, memory).await?;
+            take_frame(shard, connection, frame, memory, too_large_by).await?;
         }
         if full {
             // There is more, most likely: reading finds out sooner than waiting.
@@ -650,12 +660,13 @@ async fn lease(shard: &Shard, class: MemoryClass, bytes: usize) -> Result<Lease,
     }
 }
 
-/// Puts a request into the queue; a Produce request is checked and appended first.
+/// Puts a request into the queue; a Produce request is checked and appended first, or refused if it was too large to be kept.
 async fn take_frame(
     shard: &Rc<Shard>,
     connection: &Connection,
     frame: Bytes,
     memory: Leases,
+    too_large: Option<TooLarge>,
 ) -> Result<(), End> {
     if !connection.replies.room().await {
         return Err(End::Left);
@@ -682,12 +693,13 @@ async fn take_frame(
         return Ok(());
     }
     let client = request.client_id.clone();
-    let bytes = request.body.left();
+    // What came is charged, also what wasn't kept.
+    let bytes = too_large.map_or(request.body.left(), |by| by.asked as usize);
     let measured = shard.has_quotas(Kind::Produced) || shard.has_quotas(Kind::Time);
     let (began, spent_ns) = if measured {
-        Box::pin(quotas::timed(produce::begin(shard, request))).await
+        Box::pin(quotas::timed(produce::begin(shard, request, too_large))).await
     } else {
-        (Box::pin(produce::begin(shard, request)).await, 0)
+        (Box::pin(produce::begin(shard, request, too_large)).await, 0)
     };
     let mut pending = began.map_err(|error| End::Malformed {
         error,

@@ -57,6 +57,8 @@ pub const LARGE_FRAME_BYTES: u64 = 4 << 20;
 pub const CONNECTION_BYTES: u64 = 5 << 10;
 /// A large frame is leased in pieces of this many bytes, each before it is read: what its buffer grows by in memory.
 pub const LARGE_LEASE_BYTES: usize = 2 << 20;
+/// What is kept of a Produce request that is larger than its class of memory, so that it can be answered: all but its records, in bytes.
+pub const SIFTED_BYTES: usize = 64 << 10;
 /// A frame that waits this long for memory has the most incomplete one cut off.
 pub const LEASE_PATIENCE: Duration = Duration::from_millis(250);
 /// A frame of which nothing arrived for this long may be cut off for others that want its memory.

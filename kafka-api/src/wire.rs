@@ -102,7 +102,7 @@ impl Reader {
     }
 
     /// A length: compact (varint of length + 1, 0 is null) or i16/i32 (-1 is null).
-    fn length(&mut self, flexible: bool, wide: bool) -> Result<Option<usize>, Malformed> {
+    pub fn length(&mut self, flexible: bool, wide: bool) -> Result<Option<usize>, Malformed> {
         let length = if flexible {
             i64::from(self.uvarint()?) - 1
         } else if wide {

@@ -8,6 +8,7 @@ use engine::memory::{Lease, Leases, MemoryClass, TooLarge};
 use engine::rt;
 
 use super::{Connection, End, lease, read_some};
+use crate::handlers::produce::sieve::{Sieve, Unsifted};
 use crate::limits;
 use crate::shard::Shard;
 
@@ -25,7 +26,7 @@ pub(super) fn class_of(shard: &Shard, length: usize) -> MemoryClass {
 ///
 /// Its memory is taken before its first byte: several that hold some and wait for one another's would end only by being cut off. That of a large one, which may
 /// be all there is, is taken piece by piece as it arrives. When it is whole it counts as a request, but a large one stays in its class. Who waits too
-/// long has the most incomplete frame cut off. A frame larger than its class is refused.
+/// long has the most incomplete frame cut off. The frame is no larger than its class ([`too_large`]).
 pub(super) async fn read_large(
     shard: &Shard,
     connection: &Connection,
@@ -36,10 +37,6 @@ pub(super) async fn read_large(
     let due = rt::now() + limits::PARTIAL_FRAME + Duration::from_micros(length as u64);
     connection.frame_due.set(Some(due));
     let class = class_of(shard, length);
-    let (asked, cap) = (length as u64, shard.budget.cap(class));
-    if asked > cap {
-        return Err(TooLarge { asked, cap }.into());
-    }
     let piece = if class == MemoryClass::LargeFrames {
         limits::LARGE_LEASE_BYTES
     } else {
@@ -85,6 +82,52 @@ pub(super) async fn read_large(
         leases.push(whole);
     }
     Ok((frame.freeze(), leases))
+}
+
+/// What a frame's class of memory is short of, if it could never hold the frame.
+pub(super) fn too_large(shard: &Shard, length: usize) -> Option<TooLarge> {
+    let (asked, cap) = (length as u64, shard.budget.cap(class_of(shard, length)));
+    (asked > cap).then_some(TooLarge { asked, cap })
+}
+
+/// Reads a Produce request that can't be kept, so that it can be answered like any other batch that is too large: without its records, which are thrown away as they arrive. Any other request of
+/// that size ends the connection.
+pub(super) async fn sift_too_large(
+    shard: &Shard,
+    connection: &Connection,
+    begun: BytesMut,
+    too_large: TooLarge,
+) -> Result<(Bytes, Leases), End> {
+    let length = too_large.asked;
+    let due = rt::now() + limits::PARTIAL_FRAME + Duration::from_micros(length);
+    connection.frame_due.set(Some(due));
+    let memory = lease(shard, MemoryClass::Requests, limits::SIFTED_BYTES);
+    let memory = connection.off_the_clock(memory).await?;
+    let mut sieve = Sieve::default();
+    let mut left = length as usize - begun.len();
+    let mut piece = begun;
+    let mut full = false;
+    loop {
+        let taken = sieve.take(piece.split().freeze());
+        taken.map_err(|unsifted| match unsifted {
+            Unsifted::Malformed(error) => End::from(error),
+            Unsifted::Other => End::from(too_large),
+        })?;
+        if left == 0 {
+            break;
+        }
+        if full {
+            rt::yield_if_needed().await;
+        } else if !connection.readable().await? {
+            return Err(End::Left);
+        }
+        let room = left.min(limits::READ_MAX_BYTES);
+        let n = read_some(shard, connection, &mut piece, room)?;
+        full = n == room;
+        left -= n;
+    }
+    connection.frame_due.set(None);
+    Ok((sieve.finish()?, Leases::from_iter([memory])))
 }
 
 /// Takes memory for the next piece of a frame that misses `missing` bytes.

@@ -16,6 +16,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use cluster::view::Topic;
 use engine::batch::Batch;
+use engine::memory::TooLarge;
 use engine::ring::{Class, Gone};
 use engine::rt;
 use engine::types::{GroupId, ShardId, TopicId};
@@ -32,6 +33,7 @@ use crate::request::{Body, ProduceCall, ShardReply, ShardRequest};
 use crate::shard::Shard;
 use crate::validate::{self, Refusal, Rules};
 
+pub mod sieve;
 pub mod wire;
 
 use wire::{Details, PartAnswer, PartData, ProduceRequest, TopicData};
@@ -71,7 +73,12 @@ struct Remote {
 }
 
 /// Reads and checks a request and appends its batches. Awaited by the connection before it reads the next request, so that order is kept.
-pub async fn begin(shard: &Rc<Shard>, mut request: Request) -> Result<Pending, Malformed> {
+/// Of one that was `too_large` there are no records any more ([`sieve`]): it is only answered.
+pub async fn begin(
+    shard: &Rc<Shard>,
+    mut request: Request,
+    too_large: Option<TooLarge>,
+) -> Result<Pending, Malformed> {
     let work = Work::begin(&shard.work, &mut request).await?;
     let ProduceRequest {
         acks,
@@ -106,8 +113,9 @@ pub async fn begin(shard: &Rc<Shard>, mut request: Request) -> Result<Pending, M
         for place in at..at + pending.topics[t].parts {
             let part = &mut parts[place];
             let records = part.records.take();
-            let answer = match &topic {
-                Ok(topic) => {
+            let answer = match (&topic, too_large) {
+                (Ok(topic), Some(too_large)) => larger_than_memory(topic, part.index, too_large),
+                (Ok(topic), None) => {
                     let index = part.index;
                     begin_part(
                         shard,
@@ -120,7 +128,7 @@ pub async fn begin(shard: &Rc<Shard>, mut request: Request) -> Result<Pending, M
                     )
                     .await
                 }
-                Err(code) => PartAnswer::error(*code),
+                (Err(code), _) => PartAnswer::error(*code),
             };
             pending.answers.push(answer);
             // What is refused is refused here and now, and there may be a hundred thousand.
@@ -160,6 +168,21 @@ fn find_topic(shard: &Shard, request: &Request, topic: &TopicData) -> Result<Rc<
         return Err(ErrorCode::InvalidTopic);
     }
     Ok(found)
+}
+
+/// The answer for a batch that never got into memory.
+fn larger_than_memory(topic: &Topic, index: i32, TooLarge { asked, cap }: TooLarge) -> PartAnswer {
+    if topic.partition(index).is_none() {
+        return PartAnswer::error(ErrorCode::UnknownTopicOrPartition);
+    }
+    refused(Refusal {
+        code: ErrorCode::MessageTooLarge,
+        message: format!(
+            "The request is {asked} bytes, and a shard of this broker takes {cap}: send smaller batches, or give the broker more memory for each shard (`memory`, `shards`)."
+        )
+        .into(),
+        records: Vec::new(),
+    })
 }
 
 /// Checks one partition's batch and appends it, or puts it into the message to its shard. The answer is the one so far.
@@ -507,5 +530,28 @@ impl Pending {
         );
         finish(&mut out, 0);
         out.freeze()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::world::World;
+
+    #[test]
+    fn what_memory_does_not_hold_is_answered_as_too_large_and_says_what_to_do() {
+        let topic = World::default().view.topic("orders").unwrap();
+        let by = TooLarge {
+            asked: 20_000_000,
+            cap: 13_421_772,
+        };
+        let answer = larger_than_memory(&topic, 2, by);
+        assert_eq!(answer.error, ErrorCode::MessageTooLarge);
+        let why = answer.details.unwrap().message.unwrap();
+        for said in ["20000000", "13421772", "smaller batches", "memory"] {
+            assert!(why.contains(said), "{why}");
+        }
+        let nowhere = larger_than_memory(&topic, 3, by);
+        assert_eq!(nowhere.error, ErrorCode::UnknownTopicOrPartition);
     }
 }
