@@ -19,6 +19,11 @@ const IDS_A_NODE: i32 = 1_000;
 /// The largest id of a node whose shards are brokers of their own.
 pub const NODE_ID_MAX: i32 = i32::MAX / IDS_A_NODE - 1;
 
+/// The id of no node.
+const NOBODY: NodeId = NodeId(-1);
+/// Brokers that a sentence names.
+const BROKERS_NAMED: usize = 20;
+
 /// The port of a shard's own listener, if there is one of such a number.
 pub fn port_of(node_port: u16, shard: ShardId) -> Option<u16> {
     node_port.checked_add(shard.0)?.checked_add(1)
@@ -76,6 +81,29 @@ impl Faces {
         let shards = i32::from(self.own.1);
         self.node_of(broker) == self.own.0
             && (!self.direct || broker.rem_euclid(IDS_A_NODE) < shards)
+    }
+
+    /// The node of a broker that a client places a replica on; one that there isn't is no node's.
+    pub fn assigned(&self, broker: i32) -> NodeId {
+        match self.is_own(broker) || self.endpoint(broker).is_some() {
+            true => self.node_of(broker),
+            false => NOBODY,
+        }
+    }
+
+    /// What is wrong with a placement on these brokers if one of them isn't there: in the ids that clients know, which with shard-direct are not the nodes'.
+    pub fn stranger(&self, brokers: impl IntoIterator<Item = i32>) -> Option<String> {
+        let mut brokers = brokers.into_iter();
+        let stranger = brokers.find(|b| self.assigned(*b) == NOBODY)?;
+        let mut known: Vec<String> = self.all().iter().map(|b| b.node.to_string()).collect();
+        if known.len() > BROKERS_NAMED {
+            known.truncate(BROKERS_NAMED);
+            known.push("...".into());
+        }
+        Some(format!(
+            "There is no broker {stranger}; there are {}.",
+            known.join(", ")
+        ))
     }
 
     /// All brokers, in the order of their ids.
@@ -164,6 +192,24 @@ mod tests {
         }
         assert!(faces.endpoint(1_002).is_none() && faces.endpoint(-1).is_none());
         assert!(port_of(65_535, ShardId(0)).is_none());
+    }
+
+    #[test]
+    fn a_placement_on_a_stranger_names_brokers_as_clients_know_them() {
+        let direct = faces(true);
+        assert_eq!(direct.assigned(7_003), NodeId(7));
+        assert_eq!(direct.stranger([1_000, 7_003]), None);
+        // A node's own id is no broker's there, nor is a shard that the node doesn't have.
+        for stranger in [1, 1_002, 9_000, -1] {
+            assert_eq!(direct.assigned(stranger), NOBODY);
+            let why = direct.stranger([1_000, stranger]).unwrap();
+            let wanted = format!("There is no broker {stranger}; there are 1000, 1001, 7000,");
+            assert!(why.starts_with(&wanted), "{why}");
+        }
+        let plain = faces(false);
+        assert_eq!(plain.stranger([7, 1]), None);
+        let why = plain.stranger([2]).unwrap();
+        assert_eq!(why, "There is no broker 2; there are 1, 7.");
     }
 
     proptest! {

@@ -14,6 +14,7 @@ use kafka_protocol::protocol::StrBytes;
 
 use crate::error::{ErrorCode, Malformed};
 use crate::frame::Request;
+use crate::handlers::create_topics::in_clients_terms;
 use crate::handlers::{Answer, metadata, repeated};
 use crate::quotas::mutations::Mutations;
 use crate::request::{ControllerCall, ControllerReply};
@@ -36,7 +37,10 @@ pub async fn handle(shard: &Rc<Shard>, request: &Request) -> Result<Answer, Malf
                 "The request names the topic twice.".to_string(),
             ))
         } else {
-            add(shard, &mut mutations, topic, asked.validate_only).await
+            let result = add(shard, &mut mutations, topic, asked.validate_only).await;
+            let assigned = topic.assignments.iter().flatten();
+            let assigned = assigned.flat_map(|a| &a.broker_ids);
+            result.map_err(|e| in_clients_terms(shard, e, assigned))
         };
         results.push((topic, result));
     }
@@ -62,7 +66,7 @@ async fn add(
 ) -> Result<i32, (i16, String)> {
     let faces = shard.faces();
     let assignments = topic.assignments.as_ref().map(|all| {
-        let node = |b: &BrokerId| faces.node_of(b.0);
+        let node = |b: &BrokerId| faces.assigned(b.0);
         let nodes = all.iter().map(|a| a.broker_ids.iter().map(node));
         nodes.map(Iterator::collect).collect()
     });

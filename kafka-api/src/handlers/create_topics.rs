@@ -12,7 +12,7 @@ use kafka_protocol::messages::create_topics_request::CreatableTopic;
 use kafka_protocol::messages::create_topics_response::{
     CreatableTopicConfigs, CreatableTopicResult,
 };
-use kafka_protocol::messages::{CreateTopicsRequest, CreateTopicsResponse};
+use kafka_protocol::messages::{BrokerId, CreateTopicsRequest, CreateTopicsResponse};
 use kafka_protocol::protocol::StrBytes;
 
 use crate::error::{ErrorCode, Malformed};
@@ -55,7 +55,9 @@ pub async fn handle(
                 "The request names the topic twice.".to_string(),
             ))
         } else {
-            create(shard, &mut mutations, topic, asked.validate_only).await
+            let result = create(shard, &mut mutations, topic, asked.validate_only).await;
+            let assigned = topic.assignments.iter().flat_map(|a| &a.broker_ids);
+            result.map_err(|e| in_clients_terms(shard, e, assigned))
         };
         if result.is_ok() && !asked.validate_only {
             made.push(&topic.name);
@@ -105,7 +107,7 @@ async fn create(
             .assignments
             .iter()
             .map(|a| {
-                let nodes = a.broker_ids.iter().map(|b| faces.node_of(b.0)).collect();
+                let nodes = a.broker_ids.iter().map(|b| faces.assigned(b.0)).collect();
                 (a.partition_index, nodes)
             })
             .collect(),
@@ -132,6 +134,19 @@ async fn create(
         return Ok(created);
     }
     ask(shard, new).await
+}
+
+/// A refused placement on a broker that isn't there is told with the ids that clients know.
+pub(crate) fn in_clients_terms<'a>(
+    shard: &Shard,
+    (code, message): (i16, String),
+    assigned: impl Iterator<Item = &'a BrokerId>,
+) -> (i16, String) {
+    if code != ErrorCode::InvalidReplicaAssignment.code() {
+        return (code, message);
+    }
+    let stranger = shard.faces().stranger(assigned.map(|b| b.0));
+    (code, stranger.unwrap_or(message))
 }
 
 async fn ask(shard: &Rc<Shard>, new: NewTopic) -> Result<CreatedTopic, (i16, String)> {
