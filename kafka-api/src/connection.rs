@@ -39,10 +39,12 @@ use crate::versions::ApiKey;
 
 mod admit;
 mod large;
+mod lines;
 mod throttle;
 mod writing;
 
 use large::{class_of, read_large, sift_too_large, too_large};
+use lines::Lines;
 use throttle::charge_produce;
 use writing::write_loop;
 
@@ -55,6 +57,7 @@ pub struct Connections {
     ahead: Cell<u64>,
     /// Refused ones that are closed a little later.
     closing: Cell<usize>,
+    pub(crate) lines: Lines,
 }
 
 /// What both tasks and the sweeper know of a connection.
@@ -137,8 +140,14 @@ impl From<Malformed> for End {
 impl Shard {
     /// Looks after connections and quotas for ever.
     pub async fn sweep(self: &Rc<Self>) {
+        let mut next = rt::now() + limits::SWEEP;
         loop {
-            rt::sleep(limits::SWEEP).await;
+            rt::sleep(limits::LAST_WORD).await;
+            self.connections.lines.tell_the_rest();
+            if rt::now() < next {
+                continue;
+            }
+            next = rt::now() + limits::SWEEP;
             let waiting =
                 [MemoryClass::Fetch, MemoryClass::Answers].map(|class| self.budget.waiting(class));
             let pressed = waiting != [0, 0] || self.large_answers.waiting() > 0;
@@ -233,7 +242,9 @@ impl Connections {
             } else {
                 continue;
             };
-            tracing::info!(peer = %c.name(), why, "a connection is closed");
+            if let Some(kept_back) = self.lines.end(now) {
+                tracing::info!(peer = %c.name(), why, kept_back, "a connection is closed");
+            }
             c.end();
         }
     }
@@ -254,7 +265,9 @@ impl Connections {
             })
             .max_by_key(|c| (!c.wants_memory.get(), c.missing.get().1));
         if let Some(c) = worst {
-            tracing::warn!(peer = %c.name(), missing = c.missing.get().1, "a connection is closed: its request arrives too slowly for the memory there is");
+            if let Some(kept_back) = self.lines.end(now) {
+                tracing::warn!(peer = %c.name(), missing = c.missing.get().1, kept_back, "a connection is closed: its request arrives too slowly for the memory there is");
+            }
             c.missing.set((class, 0));
             c.end();
         }
@@ -456,8 +469,9 @@ async fn serve(entry: Entry) {
         drop(writer);
     }
     report(&shard, &connection, end);
-    if let Some(kept_back) = connection.refusals.rest() {
-        tracing::warn!(peer = %connection.name(), kept_back, "more requests of a connection were refused");
+    let lines = &shard.connections.lines;
+    if let Some((kept_back, of_all)) = lines.refusals_at_end(&connection.refusals, rt::now()) {
+        tracing::warn!(peer = %connection.name(), kept_back, of_all, "more requests of a connection were refused");
     }
 }
 
@@ -468,7 +482,9 @@ fn report(shard: &Shard, connection: &Connection, end: Result<(), End>) {
             if matches!(why, End::Malformed { .. }) {
                 shard.metrics.malformed_requests.increment();
             }
-            tracing::warn!(peer = %connection.name(), %why, "a connection is closed");
+            if let Some(kept_back) = shard.connections.lines.end(rt::now()) {
+                tracing::warn!(peer = %connection.name(), %why, kept_back, "a connection is closed");
+            }
         }
     }
 }

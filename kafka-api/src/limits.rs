@@ -67,6 +67,10 @@ pub const STALLED: Duration = Duration::from_secs(1);
 pub const SPARE_BUFFERS: usize = 16;
 /// Connections of one shard that were refused and are closed a little later.
 pub const CONNECTIONS_CLOSING: usize = 1_000;
+/// Lines that a shard writes in a second about connections that it closes, and as many about requests that it refuses, whoever provokes them.
+pub const LINES_OF_CLIENTS: u32 = 10;
+/// How often a shard says what it has kept back of them.
+pub const LAST_WORD: Duration = Duration::from_secs(1);
 /// Connections of one shard; fewer where the process may have few descriptors ([`engine::descriptors`]).
 pub const CONNECTIONS: usize = 100_000;
 

@@ -61,8 +61,8 @@ pub async fn handle(shard: &Rc<Shard>, request: &Request) -> Result<Answer, Malf
                 "That is too much for one answer; ask for fewer resources at a time.",
             ))
         };
-        if let Err((code, _)) = &rows {
-            refusals.note(*code);
+        if let Err((code, why)) = &rows {
+            refusals.tell(*code, Some(why.clone()));
         }
         write_resource(&mut out, resource, &rows, wanted);
         rt::yield_if_needed().await;

@@ -490,11 +490,8 @@ impl Pending {
     pub fn refusals(&self) -> Refusals {
         let mut refusals = Refusals::default();
         for answer in self.answers.iter().filter(|a| !a.error.is_none()) {
-            refusals.note(answer.error.code());
-            if refusals.why.is_none() {
-                let details = answer.details.as_ref();
-                refusals.why = details.and_then(|d| d.message.clone());
-            }
+            let details = answer.details.as_ref();
+            refusals.tell(answer.error.code(), details.and_then(|d| d.message.clone()));
         }
         refusals
     }
