@@ -74,7 +74,6 @@ pub fn ask<T>(
                     }
                     Err(e) => return Err(e),
                 }
-                progress.add(part.len());
             }
         }
         for group in &left {
@@ -95,6 +94,8 @@ pub fn ask<T>(
                 answer => {
                     let answer = answer.map_err(|e| about(&group, e));
                     answers.insert(group, answer);
+                    // Only now: what is asked again isn't done.
+                    progress.add(1);
                 }
             }
         }

@@ -58,7 +58,7 @@ pub fn look_up(
         if left.is_empty() {
             return Ok(found);
         }
-        let answers = round(cluster, &left, &mut progress)?;
+        let answers = round(cluster, &left)?;
         let is_over = began.elapsed() + RETRY_PAUSE >= time;
         let mut broken = false;
         for (place, answer) in answers {
@@ -68,6 +68,7 @@ pub fn look_up(
                 }
                 answer => {
                     found.insert(place, answer);
+                    progress.add(1);
                 }
             }
         }
@@ -81,11 +82,7 @@ pub fn look_up(
 }
 
 /// Asks once for each partition.
-fn round(
-    cluster: &mut Cluster,
-    left: &[(&Place, i64)],
-    progress: &mut Progress,
-) -> Result<Found, ClientError> {
+fn round(cluster: &mut Cluster, left: &[(&Place, i64)]) -> Result<Found, ClientError> {
     let mut names: Vec<&str> = left.iter().map(|((topic, _), _)| topic.as_str()).collect();
     names.dedup();
     let leaders = leaders(cluster, &names)?;
@@ -119,7 +116,6 @@ fn round(
                 }
                 Err(e) => return Err(e),
             }
-            progress.add(part.len());
         }
     }
     Ok(found)

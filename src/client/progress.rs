@@ -14,6 +14,8 @@ pub struct Progress {
     what: &'static str,
     total: usize,
     done: usize,
+    /// Nothing is counted: there is one thing to wait for.
+    waiting: bool,
     terminal: bool,
     next: Instant,
     shown: bool,
@@ -27,16 +29,27 @@ impl Progress {
             what,
             total,
             done: 0,
+            waiting: false,
             terminal,
             next: Instant::now() + if terminal { SILENT } else { LOG_EVERY },
             shown: false,
         }
     }
 
+    /// For one thing that is waited for: what it is waited for is told, and no number.
+    pub fn waiting(what: &'static str) -> Progress {
+        Progress {
+            waiting: true,
+            ..Progress::new(what, 0)
+        }
+    }
+
     /// So many more are done.
     pub fn add(&mut self, n: usize) {
         self.done += n;
-        self.show("");
+        if !self.waiting {
+            self.show("");
+        }
     }
 
     /// Something to tell that isn't a number.
@@ -49,15 +62,7 @@ impl Progress {
         if now < self.next {
             return;
         }
-        let mut line = self.what.to_string();
-        if self.total > 0 {
-            line += &format!(": {} of {}", self.done, self.total);
-        } else if self.done > 0 {
-            line += &format!(": {}", self.done);
-        }
-        if !state.is_empty() {
-            line += &format!(": {}", super::output::clean(state));
-        }
+        let line = self.line(state);
         let mut err = std::io::stderr().lock();
         // Who can't be told goes without.
         if self.terminal {
@@ -70,6 +75,19 @@ impl Progress {
         }
         self.shown = true;
     }
+
+    fn line(&self, state: &str) -> String {
+        let mut line = self.what.to_string();
+        if self.total > 0 {
+            line += &format!(": {} of {}", self.done, self.total);
+        } else if self.done > 0 && !self.waiting {
+            line += &format!(": {}", self.done);
+        }
+        if !state.is_empty() {
+            line += &format!(": {}", super::output::clean(state));
+        }
+        line
+    }
 }
 
 impl Drop for Progress {
@@ -77,5 +95,23 @@ impl Drop for Progress {
         if self.terminal && self.shown {
             let _ = write!(std::io::stderr(), "\r\x1b[K");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_waited_for_has_no_number() {
+        let mut counted = Progress::new("offsets set", 10);
+        counted.add(4);
+        assert_eq!(counted.line(""), "offsets set: 4 of 10");
+        let mut waiting = Progress::waiting("waiting for the group's coordinator");
+        waiting.add(1);
+        assert_eq!(
+            waiting.line("it is still loading"),
+            "waiting for the group's coordinator: it is still loading"
+        );
     }
 }

@@ -98,7 +98,7 @@ pub fn offsets(name: &str, topics: &[String], admin: &AdminArgs) -> Result<(), C
     let request = OffsetDeleteRequest::default()
         .with_group_id(GroupId(text(name)))
         .with_topics(by_topic(committed.keys()));
-    let mut progress = Progress::new("offsets deleted", 0);
+    let mut progress = Progress::waiting("waiting for the group's coordinator");
     let answers = coordinators::ask(
         &mut cluster,
         &names,

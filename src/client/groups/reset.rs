@@ -264,7 +264,7 @@ fn commit(cluster: &mut Cluster, group: &str, moves: &[Move]) -> Result<(), Clie
             .with_group_id(GroupId(text(group)))
             .with_generation_id_or_member_epoch(-1)
             .with_topics(topics);
-        let mut quiet = Progress::new("offsets set", 0);
+        let mut quiet = Progress::waiting("waiting for the group's coordinator");
         let name = [group.to_string()];
         let answers = coordinators::ask(cluster, &name, 1, &mut quiet, |connection, _, _| {
             let answer = connection.call(&request, COMMIT_BY_NAME)?;
