@@ -1,6 +1,6 @@
 //! The cluster as a client knows it: brokers, leaders, one connection to each broker; retries with fresh metadata until the time is up.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use kafka_protocol::messages::list_offsets_request::{ListOffsetsPartition, ListOffsetsTopic};
@@ -24,6 +24,8 @@ pub struct Cluster {
     bootstrap: String,
     timeout: Duration,
     connections: BTreeMap<String, Connection>,
+    /// Addresses at which there was a broker at some time of this command.
+    reached: BTreeSet<String>,
     brokers: BTreeMap<i32, String>,
     controller: Option<i32>,
 }
@@ -35,6 +37,20 @@ pub fn topic_name(name: &str) -> TopicName {
 
 pub fn text(s: &str) -> StrBytes {
     StrBytes::from_string(s.to_string())
+}
+
+/// What to do when an address can't be connected to; `reached` if it could before.
+fn advise(bootstrap: &str, address: &str, reached: bool, e: &std::io::Error) -> String {
+    let what = format!("can't connect to a broker at {address}: {e}");
+    if reached {
+        return format!("{what}. It was there a moment ago: does it still run?");
+    }
+    if address == bootstrap {
+        return format!("{what}. Is it running, and is --broker right?");
+    }
+    format!(
+        "{what}. The broker at {bootstrap} says that clients reach it there: if it runs, set its advertise (Kafka: advertised.listeners) to an address that this machine reaches"
+    )
 }
 
 impl Cluster {
@@ -49,6 +65,7 @@ impl Cluster {
             bootstrap: args.broker.clone(),
             timeout: args.timeout(),
             connections: BTreeMap::new(),
+            reached: BTreeSet::new(),
             brokers: BTreeMap::new(),
             controller: None,
         };
@@ -96,21 +113,14 @@ impl Cluster {
             let stream = connect(address, self.timeout)
                 .map_err(|e| ClientError::Connection(self.advise(address, &e)))?;
             let connection = Connection::open(address, stream, self.timeout)?;
+            self.reached.insert(address.to_string());
             self.connections.insert(address.to_string(), connection);
         }
         Ok(self.connections.get_mut(address).expect("it was put there"))
     }
 
-    /// What to do when this address can't be connected to.
     fn advise(&self, address: &str, e: &std::io::Error) -> String {
-        let what = format!("can't connect to a broker at {address}: {e}");
-        if address == self.bootstrap {
-            return format!("{what}. Is it running, and is --broker right?");
-        }
-        format!(
-            "{what}. The broker at {} says that clients reach it there: set its advertise (Kafka: advertised.listeners) to an address that this machine reaches",
-            self.bootstrap
-        )
+        advise(&self.bootstrap, address, self.reached.contains(address), e)
     }
 
     /// Metadata of some topics, or of all.
@@ -264,5 +274,21 @@ impl Cluster {
             check(answer.error_code, None)?;
             Ok((answer.producer_id.0, answer.producer_epoch))
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_broker_that_went_away_is_not_told_to_be_advertised_wrongly() {
+        let e = std::io::Error::from(std::io::ErrorKind::ConnectionRefused);
+        let gone = advise("localhost:9092", "127.0.0.1:9092", true, &e);
+        assert!(gone.ends_with("does it still run?"), "{gone}");
+        let never = advise("localhost:9092", "10.0.0.1:9092", false, &e);
+        assert!(never.contains("set its advertise"), "{never}");
+        let first = advise("localhost:9092", "localhost:9092", false, &e);
+        assert!(first.ends_with("is --broker right?"), "{first}");
     }
 }

@@ -24,6 +24,8 @@ pub struct Connection {
     /// The broker's versions by API key.
     versions: BTreeMap<i16, (i16, i16)>,
     correlation: i32,
+    /// It has answered something: it is a broker.
+    heard: bool,
 }
 
 /// Connects, to whichever of the host's addresses answers first in their order.
@@ -56,6 +58,7 @@ impl Connection {
             stream,
             versions: BTreeMap::from([(ApiVersionsRequest::KEY, (0, 0))]),
             correlation: 0,
+            heard: false,
         };
         let answer = connection.call(&ApiVersionsRequest::default(), i16::MAX)?;
         super::check(answer.error_code, None)?;
@@ -162,24 +165,34 @@ impl Connection {
         self.stream
             .read_exact(&mut answer)
             .map_err(|e| self.broken(&e))?;
+        self.heard = true;
         Ok(Bytes::from(answer))
     }
 
     fn broken(&self, e: &std::io::Error) -> ClientError {
-        let what = match e.kind() {
-            std::io::ErrorKind::UnexpectedEof
-            | std::io::ErrorKind::ConnectionReset
-            | std::io::ErrorKind::BrokenPipe => {
-                "the broker closed the connection; its log says why if it still runs".to_string()
-            }
-            std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut => {
-                "no answer came in time; is this a Kafka broker's port? --timeout-ms allows more time"
-                    .to_string()
-            }
-            _ => e.to_string(),
-        };
-        ClientError::Connection(format!("{}: {what}", self.address))
+        ClientError::Connection(format!("{}: {}", self.address, broken(e, self.heard)))
     }
+}
+
+/// Why a connection broke and what to do, by whether the other side has ever answered.
+fn broken(e: &std::io::Error, heard: bool) -> String {
+    use std::io::ErrorKind::{BrokenPipe, ConnectionReset, TimedOut, UnexpectedEof, WouldBlock};
+    let what = match (e.kind(), heard) {
+        (UnexpectedEof | ConnectionReset | BrokenPipe, true) => {
+            "the broker closed the connection; its log says why if it still runs"
+        }
+        (UnexpectedEof | ConnectionReset | BrokenPipe, false) => {
+            "the connection was closed before anything was answered: the broker may have as many connections as it takes (max-connections-per-ip; Kafka: max.connections.per.ip), or this is no Kafka port, or one that wants TLS; its log says more"
+        }
+        (WouldBlock | TimedOut, true) => {
+            "the broker didn't answer in time: it may throttle this client (`tailrace quota list` shows the limits), be busy, or be stuck at its disk (`tailrace cluster health`); --timeout-ms allows more time"
+        }
+        (WouldBlock | TimedOut, false) => {
+            "connected, but nothing was answered in time: the broker may have as many connections as it takes (max-connections; Kafka: max.connections) or be starting, or this is no Kafka port; --timeout-ms allows more time"
+        }
+        _ => return e.to_string(),
+    };
+    what.to_string()
 }
 
 /// A request's name without its path: `Fetch` for `…::FetchRequest`.
@@ -187,4 +200,32 @@ fn name<R>() -> &'static str {
     let full = std::any::type_name::<R>();
     let last = full.rsplit("::").next().unwrap_or(full);
     last.strip_suffix("Request").unwrap_or(last)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::*;
+
+    #[test]
+    fn a_broker_that_has_answered_is_not_asked_whether_it_is_one() {
+        let late = std::io::Error::from(std::io::ErrorKind::WouldBlock);
+        assert!(broken(&late, true).contains("quota list"));
+        assert!(!broken(&late, true).contains("Kafka port"));
+        assert!(broken(&late, false).contains("max-connections"));
+        let cut = std::io::Error::from(std::io::ErrorKind::UnexpectedEof);
+        assert!(!broken(&cut, true).contains("TLS"));
+        assert!(broken(&cut, false).contains("max-connections-per-ip"));
+    }
+
+    #[test]
+    fn who_takes_the_connection_and_says_nothing_is_told_as_that() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let stream = connect(&address, Duration::from_secs(1)).unwrap();
+        let e = Connection::open(&address, stream, Duration::from_millis(1)).err();
+        let e = e.expect("nobody answers").to_string();
+        assert!(e.contains("nothing was answered in time"), "{e}");
+    }
 }
