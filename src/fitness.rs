@@ -165,9 +165,45 @@ pub fn once_free<T>(
             Err(e) if e.kind() == ErrorKind::AddrInUse && start.elapsed() < PORT_WAIT => {
                 std::thread::sleep(PORT_PAUSE);
             }
-            result => return result.map_err(|e| cannot_listen(addr, setting, &e)),
+            result => return result.map_err(|e| cannot_listen_here(addr, setting, &e)),
         }
     }
+}
+
+/// Why an address can't be listened on. A port may also be in use as this machine's own end of an outgoing connection, which no process needs to have any more.
+fn cannot_listen_here(addr: SocketAddr, setting: &str, e: &std::io::Error) -> Fatal {
+    let outgoing = e.kind() == ErrorKind::AddrInUse && {
+        let table = |path| std::fs::read_to_string(path).unwrap_or_default();
+        held_by_outgoing(
+            &(table("/proc/net/tcp") + &table("/proc/net/tcp6")),
+            addr.port(),
+        )
+    };
+    if !outgoing {
+        return cannot_listen(addr, setting, e);
+    }
+    Fatal::new(
+        Exit::AddressInUse,
+        format!(
+            "can't listen on {addr} ({setting}): nobody listens there, but the port is this machine's end of an outgoing connection, which may be closed already (TIME-WAIT): \
+             try again in a minute, choose another port, or keep the port out of outgoing connections with `sysctl -w net.ipv4.ip_local_reserved_ports={}`",
+            addr.port()
+        ),
+    )
+}
+
+/// Whether connections have a port and nobody listens at it, by the text of `/proc/net/tcp` and `tcp6`.
+fn held_by_outgoing(tables: &str, port: u16) -> bool {
+    const LISTENS: &str = "0A";
+    let states = tables.lines().filter_map(|line| {
+        // The row's number, the local address, the other's, the state.
+        let mut fields = line.split_whitespace().skip(1);
+        let (_, local) = fields.next()?.rsplit_once(':')?;
+        let state = fields.nth(1)?;
+        (u16::from_str_radix(local, 16) == Ok(port)).then_some(state)
+    });
+    let states: Vec<&str> = states.collect();
+    !states.is_empty() && !states.contains(&LISTENS)
 }
 
 #[cfg(test)]
@@ -182,6 +218,25 @@ mod tests {
         assert!(e.message.contains("kafka-addr"), "{e}");
         let foreign = check_port("192.0.2.1:9092".parse().unwrap(), "admin-addr").unwrap_err();
         assert_eq!(foreign.exit, Exit::Unfit);
+    }
+
+    #[test]
+    fn a_port_of_an_outgoing_connection_is_not_another_process_that_listens() {
+        let table = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n   \
+             0: 0100007F:2384 0100007F:1F90 06 00000000:00000000 03:00000BB8 00000000     0        0 0 3 0000000000000000\n   \
+             1: 00000000:1F90 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 7 1 0000000000000000\n   \
+             2: 0100007F:1F90 0100007F:2384 01 00000000:00000000 00:00000000 00000000     0        0 8 1 0000000000000000\n";
+        assert!(held_by_outgoing(table, 9_092));
+        assert!(!held_by_outgoing(table, 8_080), "somebody listens");
+        assert!(!held_by_outgoing(table, 9_093), "nobody has it");
+
+        // An outgoing connection whose own port is wanted.
+        let other = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let outgoing = std::net::TcpStream::connect(other.local_addr().unwrap()).unwrap();
+        let e = check_port(outgoing.local_addr().unwrap(), "kafka-addr").unwrap_err();
+        assert_eq!(e.exit, Exit::AddressInUse);
+        assert!(e.message.contains("outgoing connection"), "{e}");
+        assert!(!e.message.contains("another process"), "{e}");
     }
 
     #[test]
