@@ -262,7 +262,7 @@ pub fn check(config: &BrokerConfig, defaults: &Settings, ops: &[ConfigOp]) -> Re
         };
         if !keeps && of_topics(&op.name).is_some() {
             return malformed(format!(
-                "{name} is the default of a topic's config, which is the same on all brokers: set it for all, with an empty name instead of a broker's."
+                "{name} is the default of a topic's config, which is the same on all brokers: set it for all of them (`tailrace config set broker default`, `kafka-configs --entity-type brokers --entity-default`)."
             ));
         }
         if !keeps {

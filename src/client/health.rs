@@ -4,21 +4,23 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
+use kafka_protocol::messages::metadata_response::MetadataResponseTopic;
 use serde::Serialize;
 
 use super::cluster::Cluster;
-use super::configs::{self, Thing};
+use super::configs;
 use super::output::{Table, bytes, count, partitions, print_json};
 use super::overview::{self, Disks, Overview};
 use super::progress::Progress;
 use super::{ClientError, print};
-use crate::cli::{AdminArgs, KindArg};
+use crate::cli::AdminArgs;
 use crate::exit::{Exit, Fatal};
 
 /// Pause between two looks of `--wait`.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// Free space below which a disk is worth a warning: this share of it.
 const LOW_SHARE: f64 = 0.1;
+const MIN_IN_SYNC: &str = "min.insync.replicas";
 /// Partitions that a line names, at most.
 const NAMED: usize = 20;
 
@@ -245,7 +247,7 @@ fn leaders(overview: &Overview) -> Check {
     }
 }
 
-/// Partitions with replicas that lag, and those that take no more writes of acks=all because of it.
+/// Partitions with replicas that lag, and those that take no writes of acks=all.
 fn replicas(cluster: &mut Cluster, overview: &Overview) -> Result<Vec<Check>, ClientError> {
     let mut lagging = BTreeMap::new();
     let mut away_from_first = 0;
@@ -283,45 +285,7 @@ fn replicas(cluster: &mut Cluster, overview: &Overview) -> Result<Vec<Check>, Cl
             ),
         }
     }];
-    let topics: BTreeSet<&str> = lagging.keys().map(|(topic, _)| *topic).collect();
-    let mut progress = Progress::new("topics asked for min.insync.replicas", topics.len());
-    let mut too_few = BTreeSet::new();
-    for topic in topics {
-        let thing = Thing {
-            kind: KindArg::Topic,
-            name: topic,
-        };
-        let settings = match configs::describe(cluster, thing, false) {
-            // It was deleted since.
-            Err(ClientError::Missing(_)) => continue,
-            settings => settings?,
-        };
-        let least = settings
-            .iter()
-            .find(|s| s.name == "min.insync.replicas")
-            .and_then(|s| s.value.as_deref()?.parse::<usize>().ok())
-            .unwrap_or(1);
-        let mine = lagging
-            .iter()
-            .filter(|((t, _), in_sync)| *t == topic && **in_sync < least);
-        too_few.extend(mine.map(|(place, _)| *place));
-        progress.add(1);
-    }
-    drop(progress);
-    if !too_few.is_empty() {
-        checks.push(Check {
-            check: "min.insync.replicas",
-            outcome: Outcome::Failed,
-            detail: format!(
-                "{} below: {}",
-                count(too_few.len(), "partition"),
-                name(&too_few)
-            ),
-            advice: Some(
-                "producers with acks=all are refused there until more replicas are in sync",
-            ),
-        });
-    }
+    checks.extend(in_sync(cluster, overview)?);
     if away_from_first > 0 {
         checks.push(Check {
             check: "balance",
@@ -331,6 +295,74 @@ fn replicas(cluster: &mut Cluster, overview: &Overview) -> Result<Vec<Check>, Cl
         });
     }
     Ok(checks)
+}
+
+/// Asks every topic's min.insync.replicas: of those that have few replicas in sync it matters at once, and one above their number takes no write of acks=all ever.
+fn in_sync(cluster: &mut Cluster, overview: &Overview) -> Result<Option<Check>, ClientError> {
+    let topics = &overview.metadata.topics;
+    let names: Vec<&str> = topics
+        .iter()
+        .filter_map(|t| t.name.as_deref())
+        .map(|n| n.as_str())
+        .collect();
+    let asked = match configs::of_topics(cluster, &names, MIN_IN_SYNC) {
+        // Whoever may not see configs can still be told the rest.
+        Err(e @ (ClientError::Refused { .. } | ClientError::Missing(_))) => {
+            return Ok(Some(Check {
+                check: MIN_IN_SYNC,
+                outcome: Outcome::Warning,
+                detail: e.brief(),
+                advice: None,
+            }));
+        }
+        asked => asked?,
+    };
+    Ok(too_few_in_sync(topics, &asked))
+}
+
+fn too_few_in_sync(
+    topics: &[MetadataResponseTopic],
+    asked: &BTreeMap<String, String>,
+) -> Option<Check> {
+    let (mut too_few, mut never) = (BTreeSet::new(), BTreeSet::new());
+    for topic in topics {
+        let name = topic.name.as_ref().map_or("?", |n| n.as_str());
+        let Some(least) = asked.get(name).and_then(|v| v.parse::<usize>().ok()) else {
+            continue;
+        };
+        for p in &topic.partitions {
+            let place = (name, p.partition_index);
+            if p.replica_nodes.len() < least {
+                never.insert(place);
+            } else if p.isr_nodes.len() < least {
+                too_few.insert(place);
+            }
+        }
+    }
+    if !never.is_empty() {
+        return Some(Check {
+            check: MIN_IN_SYNC,
+            outcome: Outcome::Failed,
+            detail: format!(
+                "{} with fewer replicas than it asks for: {}",
+                count(never.len(), "partition"),
+                name(&never)
+            ),
+            advice: Some(
+                "no write with acks=all is ever taken there: `tailrace config set topic NAME min.insync.replicas=N` with N no more than the replicas it has",
+            ),
+        });
+    }
+    (!too_few.is_empty()).then(|| Check {
+        check: MIN_IN_SYNC,
+        outcome: Outcome::Failed,
+        detail: format!(
+            "{} below: {}",
+            count(too_few.len(), "partition"),
+            name(&too_few)
+        ),
+        advice: Some("producers with acks=all are refused there until more replicas are in sync"),
+    })
 }
 
 fn disks(answered: &Answered) -> Option<Check> {
@@ -345,6 +377,22 @@ fn disks(answered: &Answered) -> Option<Check> {
             outcome: Outcome::Failed,
             detail: failed.join("; "),
             advice: Some("the broker can't read or write there: see its log"),
+        });
+    }
+    // What is usable, and not what is free: Tailrace tells 0 when it takes no more records.
+    let full: Vec<String> = answered
+        .iter()
+        .filter(|(_, disks)| disks.free_bytes == Some(0))
+        .map(|(id, _)| format!("broker {id}"))
+        .collect();
+    if !full.is_empty() {
+        return Some(Check {
+            check: "disks",
+            outcome: Outcome::Failed,
+            detail: format!("no room to write: {}", full.join(", ")),
+            advice: Some(
+                "records are refused there, and what is there can be read: delete topics or shorten retention (`tailrace topic alter`), or give it a larger disk",
+            ),
         });
     }
     let share = |d: &Disks| Some((d.free_bytes?, d.disk_bytes.filter(|n| *n > 0)?));
@@ -372,4 +420,58 @@ fn disks(answered: &Answered) -> Option<Check> {
             "delete topics or shorten retention (`tailrace topic alter`), or give it a larger disk",
         ),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::client::cluster::topic_name;
+    use kafka_protocol::messages::metadata_response::MetadataResponsePartition;
+
+    fn topic(name: &str, replicas: i32, in_sync: i32) -> MetadataResponseTopic {
+        let nodes = |n: i32| (1..=n).map(Into::into).collect();
+        let partition = MetadataResponsePartition::default()
+            .with_partition_index(0)
+            .with_replica_nodes(nodes(replicas))
+            .with_isr_nodes(nodes(in_sync));
+        MetadataResponseTopic::default()
+            .with_name(Some(topic_name(name)))
+            .with_partitions(vec![partition])
+    }
+
+    #[test]
+    fn topics_that_never_take_acks_all_are_told_though_nothing_lags() {
+        let asked = |n: &str| BTreeMap::from([("a".to_string(), n.to_string())]);
+        assert!(too_few_in_sync(&[topic("a", 1, 1)], &asked("1")).is_none());
+        let never = too_few_in_sync(&[topic("a", 1, 1), topic("b", 1, 1)], &asked("5")).unwrap();
+        assert_eq!(never.outcome, Outcome::Failed);
+        assert_eq!(
+            never.detail,
+            "1 partition with fewer replicas than it asks for: a 0"
+        );
+        let lags = too_few_in_sync(&[topic("a", 3, 1)], &asked("2")).unwrap();
+        assert_eq!(lags.detail, "1 partition below: a 0");
+        assert_eq!(lags.outcome, Outcome::Failed);
+    }
+
+    #[test]
+    fn a_disk_without_room_to_write_is_a_failure() {
+        let disk = |free| {
+            let disks = Disks {
+                disk_bytes: Some(1 << 40),
+                free_bytes: Some(free),
+                ..Disks::default()
+            };
+            disks_of(disks)
+        };
+        fn disks_of(of: Disks) -> Check {
+            disks(&Answered::from([(1, of)])).unwrap()
+        }
+        assert_eq!(disk(1 << 39).outcome, Outcome::Ok);
+        assert_eq!(disk(1 << 30).outcome, Outcome::Warning);
+        let full = disk(0);
+        assert_eq!(full.outcome, Outcome::Failed);
+        assert_eq!(full.detail, "no room to write: broker 1");
+        assert!(full.advice.unwrap().contains("larger disk"));
+    }
 }

@@ -245,7 +245,7 @@ fn advice(code: i16) -> Option<&'static str> {
             "--replication-factor is at most the number of brokers"
         }
         ResponseError::InvalidPartitions => {
-            "`tailrace topic describe` shows how many there are; there can only be more"
+            "a topic has at least one, and can only get more than it has (`tailrace topic describe`)"
         }
         ResponseError::KafkaStorageError => "see the broker's log and look at its disk",
         ResponseError::CoordinatorLoadInProgress

@@ -30,18 +30,26 @@ fn is_of_bytes(config: &str) -> bool {
     config.ends_with("bytes") || config.ends_with("bytes.per.second")
 }
 
-/// A config's value for the broker.
-pub fn for_the_broker(config: &str, value: &str) -> String {
-    let number = if config.ends_with(".ms") {
-        when::duration(value)
-    } else if is_of_bytes(config) && value.ends_with('B') {
-        size(value)
-            .filter(|n| n.fract() == 0.0 && (0.0..1e18).contains(n))
-            .map(|n| n as i64)
+/// A config's value for the broker; the error says what it takes.
+pub fn for_the_broker(config: &str, value: &str) -> Result<String, String> {
+    // Also what is no number here may be one there, or is refused there with its bounds.
+    if value.trim().parse::<i128>().is_ok() {
+        return Ok(value.to_string());
+    }
+    let (number, takes) = if config.ends_with(".ms") {
+        let takes = "milliseconds, or a duration like 90s, 1h30m, 7d or 52w";
+        (when::duration(value), takes)
+    } else if is_of_bytes(config) {
+        let whole = size(value).filter(|n| n.fract() == 0.0 && (0.0..1e18).contains(n));
+        let takes = "bytes, or a size like 64KiB, 128MiB or 1GiB";
+        (whole.map(|n| n as i64), takes)
     } else {
-        None
+        return Ok(value.to_string());
     };
-    number.map_or_else(|| value.to_string(), |n| n.to_string())
+    match number {
+        Some(number) => Ok(number.to_string()),
+        None => Err(format!("{config} can't be '{value}': it takes {takes}")),
+    }
 }
 
 /// A config's value with what it means, where a plain number is hard to read.
@@ -75,13 +83,30 @@ mod tests {
 
     #[test]
     fn values_with_a_unit_become_numbers_and_others_stay() {
-        assert_eq!(for_the_broker("retention.ms", "7d"), "604800000");
-        assert_eq!(for_the_broker("segment.bytes", "128MiB"), "134217728");
-        assert_eq!(for_the_broker("retention.ms", "-1"), "-1");
-        assert_eq!(for_the_broker("retention.ms", "abc"), "abc");
-        assert_eq!(for_the_broker("segment.bytes", "0.3B"), "0.3B");
-        assert_eq!(for_the_broker("cleanup.policy", "7d"), "7d");
-        assert_eq!(for_the_broker("segment.bytes", "1000"), "1000");
+        let told = |config, value| for_the_broker(config, value).unwrap();
+        assert_eq!(told("retention.ms", "7d"), "604800000");
+        assert_eq!(told("segment.bytes", "128MiB"), "134217728");
+        assert_eq!(told("retention.ms", "-1"), "-1");
+        assert_eq!(told("cleanup.policy", "7d"), "7d");
+        assert_eq!(told("segment.bytes", "1000"), "1000");
+        assert_eq!(
+            told("segment.bytes", "9999999999999999999"),
+            "9999999999999999999"
+        );
+    }
+
+    #[test]
+    fn units_that_there_are_not_are_told_with_those_that_there_are() {
+        for (config, value, unit) in [
+            ("retention.ms", "1y", "52w"),
+            ("retention.ms", "abc", "7d"),
+            ("retention.ms", "", "7d"),
+            ("segment.bytes", "0.3B", "128MiB"),
+            ("segment.bytes", "1x", "128MiB"),
+        ] {
+            let why = for_the_broker(config, value).unwrap_err();
+            assert!(why.contains(unit) && why.contains(config), "{why}");
+        }
     }
 
     #[test]

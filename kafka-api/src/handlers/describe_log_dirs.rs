@@ -2,7 +2,7 @@
 //!
 //! This node has one data directory, which holds every replica (a shard that was reached directly tells its own); it is never cordoned and nothing moves to another one. A partition's size is that of its log as clients could read it, segments
 //! and tail; what a partition lags behind is nothing, since it is in the log. Null asks for everything; a partition that isn't here is left out, and so is a topic without any. Total and usable
-//! bytes of the filesystem come from version 4 on.
+//! bytes of the filesystem come from version 4 on; usable are none once the disk is so full that records are refused.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -130,13 +130,21 @@ pub(crate) fn write_body(
     }
     if version >= 4 {
         out.put_i64(bytes(disk.total_bytes));
-        out.put_i64(bytes(disk.free_bytes));
+        out.put_i64(bytes(usable(disk)));
     }
     if version >= 5 {
         out.put_u8(0);
     }
     out.put_no_tags(flexible);
     out.put_no_tags(flexible);
+}
+
+/// What can still be written: nothing, once the disk is so full that records are refused.
+fn usable(disk: DiskState) -> u64 {
+    match disk.refusing {
+        true => 0,
+        false => disk.free_bytes,
+    }
 }
 
 /// Sizes of these groups of this shard, or of all but the metadata's.
@@ -162,6 +170,16 @@ mod tests {
     use bytes::Buf;
     use kafka_protocol::messages::DescribeLogDirsResponse;
     use kafka_protocol::protocol::Decodable;
+
+    #[test]
+    fn a_disk_that_refuses_records_has_nothing_usable() {
+        let disk = |refusing| DiskState {
+            free_bytes: 7,
+            total_bytes: 9,
+            refusing,
+        };
+        assert_eq!((usable(disk(false)), usable(disk(true))), (7, 0));
+    }
 
     #[test]
     fn answers_are_read_by_the_library() {

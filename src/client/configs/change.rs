@@ -30,12 +30,12 @@ pub struct Change {
 /// `NAME=VALUE` pairs of configs on the command line; values may have units.
 pub fn pairs(given: &[String]) -> Result<Vec<(String, String)>, ClientError> {
     let pairs = topics::pairs(given)?.into_iter();
-    Ok(pairs
+    pairs
         .map(|(name, value)| {
-            let value = for_the_broker(&name, &value);
-            (name, value)
+            let value = for_the_broker(&name, &value).map_err(ClientError::Usage)?;
+            Ok((name, value))
         })
-        .collect())
+        .collect()
 }
 
 /// The changes of a command line, each config once.

@@ -4,6 +4,8 @@
 
 mod change;
 
+use std::collections::BTreeMap;
+
 use kafka_protocol::messages::describe_configs_request::DescribeConfigsResource;
 use kafka_protocol::messages::describe_configs_response::DescribeConfigsResourceResult;
 use kafka_protocol::messages::incremental_alter_configs_request::{
@@ -15,6 +17,7 @@ use serde::Serialize;
 use super::cluster::{Cluster, text};
 use super::connection::Connection;
 use super::output::{NOTHING, Table, clean, print_json};
+use super::progress::Progress;
 use super::units::for_people;
 use super::{ClientError, at, check, print};
 use crate::cli::{AdminArgs, ConfigCommand, KindArg};
@@ -24,6 +27,8 @@ pub use change::{Change, Changed, changes, foresee, pairs, print_changes};
 
 /// From this version on DescribeConfigs tells what configs mean.
 const DOCUMENTED: i16 = 3;
+/// Topics of which one request asks a config.
+const TOPICS_PER_REQUEST: usize = 500;
 /// What all brokers share: a broker without a name.
 const ALL_BROKERS: &str = "default";
 
@@ -60,17 +65,29 @@ impl Thing<'_> {
     fn at(self, e: ClientError) -> ClientError {
         let word = match self.kind {
             KindArg::Topic => "topic",
-            KindArg::Broker | KindArg::Logger => "broker",
+            KindArg::Broker => "broker",
+            KindArg::Logger => "loggers of broker",
             KindArg::ClientMetrics => "client metrics",
             KindArg::Group => "group",
         };
-        match e {
-            ClientError::Refused { code: 3, .. } => ClientError::Missing(format!(
-                "there is no {word} '{}'; `tailrace topic list` shows what there is",
-                self.name
-            )),
-            e => at(&format!("{word} '{}'", self.name), e),
+        match (self.kind, e) {
+            (KindArg::Topic, ClientError::Refused { code: 3, .. }) => {
+                ClientError::Missing(format!(
+                    "there is no topic '{}'; `tailrace topic list` shows what there is",
+                    self.name
+                ))
+            }
+            (_, e) => at(&format!("{word} '{}'", self.name), e),
         }
+    }
+
+    /// The changes as this thing's broker reads them: Kafka's names of levels are in capitals.
+    fn spell(self, mut changes: Vec<Change>) -> Vec<Change> {
+        if matches!(self.kind, KindArg::Logger) {
+            let values = changes.iter_mut().filter_map(|c| c.value.as_mut());
+            values.for_each(|v| v.make_ascii_uppercase());
+        }
+        changes
     }
 }
 
@@ -95,7 +112,7 @@ pub fn run(command: ConfigCommand) -> Result<(), Fatal> {
             admin,
         } => {
             let thing = Thing { kind, name: &name };
-            let changes = changes(&configs, &more)?;
+            let changes = thing.spell(changes(&configs, &more)?);
             if changes.is_empty() {
                 return Err(ClientError::Usage(
                     "nothing to change: give NAME=VALUE, --unset, --append or --subtract".into(),
@@ -281,6 +298,46 @@ pub fn describe(
     Ok(settings)
 }
 
+/// One config of each of these topics, as far as they are there still and have it.
+pub fn of_topics(
+    cluster: &mut Cluster,
+    topics: &[&str],
+    config: &str,
+) -> Result<BTreeMap<String, String>, ClientError> {
+    let mut found = BTreeMap::new();
+    let mut progress = Progress::new("topics asked for their configs", topics.len());
+    for part in topics.chunks(TOPICS_PER_REQUEST) {
+        let resource = |name: &&str| {
+            let thing = Thing {
+                kind: KindArg::Topic,
+                name,
+            };
+            DescribeConfigsResource::default()
+                .with_resource_type(thing.number())
+                .with_resource_name(text(name))
+                .with_configuration_keys(Some(vec![text(config)]))
+        };
+        let request =
+            DescribeConfigsRequest::default().with_resources(part.iter().map(resource).collect());
+        let answer = cluster.retry(|c| c.any()?.call(&request, i16::MAX))?;
+        for result in answer.results {
+            // 3: it was deleted since.
+            if result.error_code == 3 {
+                continue;
+            }
+            let name = result.resource_name.to_string();
+            check(result.error_code, result.error_message.as_deref())
+                .map_err(|e| at(&format!("topic '{name}'"), e))?;
+            let value = result.configs.into_iter().find(|c| &*c.name == config);
+            if let Some(value) = value.and_then(|c| c.value) {
+                found.insert(name, value.to_string());
+            }
+        }
+        progress.add(part.len());
+    }
+    Ok(found)
+}
+
 fn get(
     thing: Thing,
     names: &[String],
@@ -427,6 +484,7 @@ fn set(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cli::MoreChanges;
 
     pub fn setting(name: &str, value: &str, synonyms: &[(i8, &str)]) -> Setting {
         Setting {
@@ -456,6 +514,26 @@ mod tests {
         let e = known(&settings, "retention.m").err().unwrap().to_string();
         assert!(e.contains("did you mean retention.ms?"), "{e}");
         assert!(known(&settings, "retention.ms").is_ok());
+    }
+
+    #[test]
+    fn loggers_are_named_as_such_and_their_levels_may_be_small() {
+        let thing = Thing {
+            kind: KindArg::Logger,
+            name: "1",
+        };
+        let e = thing.at(ClientError::refused(40, Some("There is no logger x.")));
+        assert!(e.to_string().starts_with("loggers of broker '1': "), "{e}");
+        let none = MoreChanges {
+            unset: Vec::new(),
+            append: Vec::new(),
+            subtract: Vec::new(),
+            dry_run: false,
+        };
+        let given = ["engine=debug".to_string()];
+        let spelt = thing.spell(changes(&given, &none).unwrap());
+        assert_eq!(spelt[0].value.as_deref(), Some("DEBUG"));
+        assert_eq!(spelt[0].name, "engine");
     }
 
     #[test]

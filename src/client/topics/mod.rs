@@ -28,6 +28,7 @@ pub fn run(command: TopicCommand) -> Result<(), Fatal> {
             if_not_exists,
             admin,
         } => {
+            check_counts(partitions, replication_factor)?;
             let new = New {
                 partitions,
                 replication_factor,
@@ -61,6 +62,20 @@ pub fn pairs(given: &[String]) -> Result<Vec<(String, String)>, ClientError> {
             ))),
         })
         .collect()
+}
+
+/// -1 stands for the broker's default, as in the protocol.
+fn check_counts(partitions: i32, replication_factor: i16) -> Result<(), ClientError> {
+    let numbers = [
+        ("--partitions", partitions),
+        ("--replication-factor", replication_factor.into()),
+    ];
+    match numbers.iter().find(|(_, n)| *n == 0 || *n < -1) {
+        Some((flag, n)) => Err(ClientError::Usage(format!(
+            "{flag} can't be {n}: it is 1 or more; without it the broker's default holds"
+        ))),
+        None => Ok(()),
+    }
 }
 
 struct New {
@@ -211,4 +226,23 @@ fn delete(names: &[String], admin: &AdminArgs) -> Result<(), ClientError> {
         }
     }
     finish("deleted", done, failed, admin)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_topic_of_no_partitions_is_not_asked_for() {
+        for (partitions, factor, flag) in [
+            (0, -1, "--partitions can't be 0"),
+            (-5, 1, "--partitions can't be -5"),
+            (1, 0, "--replication-factor can't be 0"),
+        ] {
+            let e = check_counts(partitions, factor).unwrap_err();
+            assert!(matches!(e, ClientError::Usage(_)));
+            assert!(e.to_string().starts_with(flag), "{e}");
+        }
+        assert!(check_counts(-1, -1).is_ok() && check_counts(3, 1).is_ok());
+    }
 }
