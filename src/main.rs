@@ -40,7 +40,7 @@ static ALLOCATOR: allocator::Allocator = allocator::Allocator;
 
 fn main() -> ExitCode {
     cli::complete::answer_the_shell();
-    let cli = Cli::parse();
+    let cli = Cli::parse_from(cli::words(std::env::args_os()));
     match run(cli) {
         Ok(()) => ExitCode::SUCCESS,
         Err(fatal) => {
@@ -51,9 +51,22 @@ fn main() -> ExitCode {
 }
 
 fn run(cli: Cli) -> Result<(), Fatal> {
+    let before = cli.settings;
+    let of_a_node = matches!(
+        cli.command,
+        None | Some(Command::Serve(_) | Command::Config(ConfigArgs { command: None, .. }))
+    );
+    if let Some(flag) = before.first().filter(|_| !of_a_node) {
+        return Err(Fatal::new(
+            Exit::Usage,
+            format!(
+                "{flag} is a setting of a node: it goes with `tailrace serve` and `tailrace config`, and what this command takes stands behind it (--help)"
+            ),
+        ));
+    }
     match cli.command {
-        None => serve(&cli.settings),
-        Some(Command::Serve(args)) => serve(&args),
+        None => serve(&before),
+        Some(Command::Serve(args)) => serve(&before.and(&args)),
         Some(Command::Config(ConfigArgs {
             command: Some(command),
             ..
@@ -64,7 +77,7 @@ fn run(cli: Cli) -> Result<(), Fatal> {
         }
         Some(Command::Config(args)) => {
             end_with_the_reader();
-            let shown = resolve(&args.settings)?.show();
+            let shown = resolve(&before.and(&args.settings))?.show();
             std::io::stdout()
                 .write_all(shown.as_bytes())
                 .map_err(|e| exit::cannot_print(&e))
@@ -105,9 +118,9 @@ fn run(cli: Cli) -> Result<(), Fatal> {
                 _ => Fatal::new(Exit::Failure, e.to_string()),
             })
         }
-        Some(Command::Completion { shell }) => {
+        Some(Command::Completion { shell, names }) => {
             end_with_the_reader();
-            cli::complete::print_script(&shell)
+            cli::complete::print_script(&shell, names)
         }
     }
 }

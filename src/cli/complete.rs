@@ -2,9 +2,10 @@
 //!
 //! The shell waits meanwhile, so a broker that doesn't answer within [`PATIENCE_MS`] completes nothing; nor does any error.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::io::Write;
+use std::path::{Path, PathBuf};
 
 use ::cluster::topic_config::describe;
 use clap::CommandFactory;
@@ -20,6 +21,8 @@ use crate::exit::{Fatal, cannot_print};
 const PATIENCE_MS: u64 = 1000;
 /// Candidates that are told to the shell, at most.
 const CANDIDATES: usize = 1000;
+/// What the binary is called, if nobody has renamed it.
+const NAME: &str = "tailrace";
 /// The variable by which the shell's script asks for candidates.
 const VARIABLE: &str = "TAILRACE_COMPLETE";
 
@@ -30,17 +33,56 @@ pub fn answer_the_shell() {
         .complete();
 }
 
-/// The script that a shell reads, for `tailrace completion`.
-pub fn print_script(shell: &str) -> Result<(), Fatal> {
+/// The script that a shell reads, for `tailrace completion`: for what we were called by, `tailrace`, and `names`.
+pub fn print_script(shell: &str, names: Vec<String>) -> Result<(), Fatal> {
+    let called = std::env::args_os().next().map(PathBuf::from);
+    let called = called.as_deref().and_then(Path::file_name);
+    let called = called.and_then(|name| word(name.to_str()?).ok());
+    // The shell asks this very binary, whatever an alias or the PATH make of its name.
+    let binary = std::env::current_exe().ok();
+    let binary = binary.as_deref().and_then(Path::to_str);
+    // The scripts put one that must be quoted into quotes of their own.
+    let binary = binary.filter(|path| {
+        path.split('/')
+            .all(|part| part.is_empty() || word(part).is_ok())
+    });
+    let words: BTreeSet<String> = [NAME.to_string()]
+        .into_iter()
+        .chain(called)
+        .chain(names)
+        .collect();
+    let script = script(shell, &words, binary.unwrap_or(NAME));
+    std::io::stdout()
+        .write_all(script.as_bytes())
+        .map_err(|e| cannot_print(&e))
+}
+
+/// A word that the script can name a command by, unquoted in every shell.
+pub fn word(text: &str) -> Result<String, String> {
+    let fits = |c: char| c.is_ascii_alphanumeric() || "._+-".contains(c);
+    match !text.is_empty() && !text.starts_with('-') && text.chars().all(fits) {
+        true => Ok(text.to_string()),
+        false => Err("a command's name has letters, digits, '.', '_', '+' and '-'".into()),
+    }
+}
+
+fn script(shell: &str, words: &BTreeSet<String>, binary: &str) -> String {
     let shells = Shells::builtins();
-    let shell = shells
+    let completer = shells
         .completer(shell)
         .expect("the command line takes only shells that there are");
     let mut script = Vec::new();
-    shell
-        .write_registration(VARIABLE, "tailrace", "tailrace", "tailrace", &mut script)
-        .and_then(|()| std::io::stdout().write_all(&script))
-        .map_err(|e| cannot_print(&e))
+    for word in words {
+        // Names of functions have no dots and signs.
+        let function: String = word
+            .chars()
+            .map(|c| if c.is_ascii_alphanumeric() { c } else { '_' })
+            .collect();
+        completer
+            .write_registration(VARIABLE, &function, word, binary, &mut script)
+            .expect("memory takes every write");
+    }
+    String::from_utf8(script).expect("it is made of texts")
 }
 
 pub fn complete_topics(current: &OsStr) -> Vec<CompletionCandidate> {
@@ -156,6 +198,25 @@ mod tests {
         assert_eq!(of("tailrace topic describe -b h:1 x"), Some("h:1".into()));
         assert_eq!(of("tailrace topic list --broker=h:2"), Some("h:2".into()));
         assert_eq!(of("tailrace topic list"), None);
+    }
+
+    #[test]
+    fn every_word_that_it_is_called_by_is_completed_by_this_binary() {
+        let words = BTreeSet::from(["tailrace", "tr-2"].map(String::from));
+        for shell in ["bash", "elvish", "fish", "powershell", "zsh"] {
+            let script = script(shell, &words, "/opt/t/tailrace");
+            // An alias of ours is none inside quotes: the path is asked.
+            assert!(script.contains("/opt/t/tailrace"), "{script}");
+            assert!(script.contains("tr-2"), "{script}");
+        }
+        let bash = script("bash", &words, "/opt/t/tailrace");
+        for line in [
+            "-F _clap_complete_tailrace tailrace",
+            "-F _clap_complete_tr_2 tr-2",
+        ] {
+            assert!(bash.contains(line), "{bash}");
+        }
+        assert!(word("t").is_ok() && word("tail race").is_err() && word("$(x)").is_err());
     }
 
     #[test]

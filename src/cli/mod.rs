@@ -6,6 +6,7 @@ mod configs;
 mod groups;
 mod quotas;
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -18,14 +19,13 @@ pub use configs::{ConfigArgs, ConfigCommand, KindArg, MoreChanges};
 pub use groups::{GroupCommand, ResetArgs};
 pub use quotas::{EntityArgs, QuotaCommand};
 
-use crate::settings::{KEYS, Layer, Source};
+use crate::settings::{KEYS, Layer, Source, is_yes_or_no};
 
 /// A streaming engine that speaks the Kafka protocol. Without a command it serves.
 #[derive(Debug, Parser)]
 #[command(
     name = "tailrace",
     version,
-    args_conflicts_with_subcommands = true,
     override_usage = "tailrace [SETTINGS]\n       tailrace <COMMAND> [OPTIONS]",
     max_term_width = 100,
     after_help = crate::exit::HELP
@@ -63,12 +63,17 @@ pub enum Command {
     #[command(subcommand)]
     Bench(bench::cli::BenchCommand),
     /// Print the script with which a shell completes commands, topics and groups
+    ///
+    /// It completes the name that the binary is called by here, and `tailrace`; --name is for aliases and links.
     #[command(
         after_help = "For bash, in ~/.bashrc:     source <(tailrace completion bash)\nFor zsh, in ~/.zshrc:       source <(tailrace completion zsh)\nFor fish, in its config:    tailrace completion fish | source"
     )]
     Completion {
         #[arg(value_parser = ["bash", "elvish", "fish", "powershell", "zsh"])]
         shell: String,
+        /// Another word that it is called by, for instance an alias; may be repeated
+        #[arg(long = "name", value_name = "WORD", value_parser = complete::word)]
+        names: Vec<String>,
     },
 }
 
@@ -77,6 +82,45 @@ pub enum Command {
 pub struct SettingsArgs {
     pub config: Option<PathBuf>,
     pub layer: Layer,
+}
+
+impl SettingsArgs {
+    /// These, given before a command, and those behind it, which win.
+    pub fn and(&self, behind: &SettingsArgs) -> SettingsArgs {
+        let mut layer = self.layer.clone();
+        layer.extend(behind.layer.iter().map(|(k, v)| (*k, v.clone())));
+        SettingsArgs {
+            config: behind.config.clone().or_else(|| self.config.clone()),
+            layer,
+        }
+    }
+
+    /// What was given, for a message.
+    pub fn first(&self) -> Option<String> {
+        let config = self.config.iter().map(|_| "--config".to_string());
+        let flags = self.layer.keys().map(|name| format!("--{name}"));
+        config.chain(flags).next()
+    }
+}
+
+/// The words of the command line, with `--switch false` as `--switch=false`: a switch may stand alone, so that the command line's parser takes no word behind it for its value.
+pub fn words(given: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
+    let is_switch = |word: &OsString| {
+        let name = word.to_str().and_then(|w| w.strip_prefix("--"));
+        name.is_some_and(|name| KEYS.iter().any(|key| key.switch && key.name == name))
+    };
+    let mut words: Vec<OsString> = Vec::new();
+    for word in given {
+        let says = word.to_str().is_some_and(is_yes_or_no);
+        match words.last_mut().filter(|last| says && is_switch(last)) {
+            Some(switch) => {
+                switch.push("=");
+                switch.push(word);
+            }
+            None => words.push(word),
+        }
+    }
+    words
 }
 
 impl Args for SettingsArgs {
@@ -307,6 +351,38 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn settings_may_stand_before_the_command_that_serves() {
+        let line = "tailrace --shards 1 --rack a serve --rack b";
+        let cli = Cli::try_parse_from(line.split(' ')).unwrap();
+        let Some(Command::Serve(behind)) = &cli.command else {
+            panic!("{:?}", cli.command);
+        };
+        let all = cli.settings.and(behind);
+        let of = |name| all.layer.get(name).map(|(text, _)| text.as_str());
+        assert_eq!((of("shards"), of("rack")), (Some("1"), Some("b")));
+        assert_eq!(cli.settings.first().as_deref(), Some("--rack"));
+        assert_eq!(SettingsArgs::default().first(), None);
+    }
+
+    #[test]
+    fn a_switch_takes_the_word_behind_it_if_that_is_its_value() {
+        let of = |line: &str| {
+            let words = words(line.split(' ').map(OsString::from));
+            let cli = Cli::try_parse_from(words).map(|cli| cli.settings.layer)?;
+            let value = cli.get("overprovisioned").map(|(text, _)| text.clone());
+            Ok::<_, clap::Error>(value)
+        };
+        let is =
+            |line, value: &str| assert_eq!(of(line).unwrap().as_deref(), Some(value), "{line}");
+        is("tailrace --overprovisioned false", "false");
+        is("tailrace --overprovisioned --shards 1", "true");
+        is("tailrace --overprovisioned=off", "off");
+        is("tailrace --overprovisioned No --shards 1", "No");
+        is("tailrace --overprovisioned serve", "true");
+        assert!(of("tailrace --overprovisioned perhaps").is_err());
     }
 
     #[test]

@@ -21,6 +21,8 @@ const QUOTAS: [(&str, bool); 5] = [
     ("controller_mutation_rate", false),
     ("connection_creation_rate", false),
 ];
+/// Largest value of a quota: above that not every whole number has a value of its own any more.
+const LARGEST: f64 = (1_u64 << 53) as f64;
 /// How a default is shown.
 const DEFAULT: &str = "(default)";
 /// DescribeClientQuotas' ways to match a part of an entity.
@@ -190,6 +192,14 @@ fn value(quota: &str, given: &str) -> Result<f64, ClientError> {
     } else {
         number(given)
     };
+    if let Some(parsed) = parsed
+        && parsed.is_finite()
+        && parsed > LARGEST
+    {
+        return Err(ClientError::Usage(format!(
+            "{quota} can't be '{given}': a quota so large limits nothing; `tailrace quota delete` takes a quota away"
+        )));
+    }
     parsed
         .filter(|v| v.is_finite() && *v > 0.0)
         .ok_or_else(|| {
@@ -343,6 +353,19 @@ mod tests {
         ] {
             assert_eq!(of(quota, given), None, "{quota}={given}");
         }
+    }
+
+    #[test]
+    fn a_quota_that_limits_nothing_is_a_mistake() {
+        for (quota, given) in [
+            ("producer_byte_rate", "1e30"),
+            ("consumer_byte_rate", "10000TiB"),
+            ("request_percentage", "1e300"),
+        ] {
+            let why = value(quota, given).unwrap_err().to_string();
+            assert!(why.contains("limits nothing"), "{why}");
+        }
+        assert!(value("producer_byte_rate", "100TiB").is_ok());
     }
 
     #[test]

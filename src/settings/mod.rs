@@ -10,7 +10,7 @@ mod nearest;
 mod parse;
 pub use environment::from_environment;
 pub(crate) use nearest::nearest;
-pub(crate) use parse::{host_and_port, join};
+pub(crate) use parse::{host_and_port, is_yes_or_no, join};
 #[cfg(test)]
 mod tests;
 

@@ -186,6 +186,22 @@ pub(super) fn settings(layer: &Layer, machine: Machine) -> Result<Settings, Sett
             machine.memory_bytes >> 20
         )));
     }
+    // Kafka takes a limit of 0 for addresses where others are excepted from it.
+    let of_addresses = max_connections_per_ip == 0 && max_connections_per_ip_overrides.is_empty();
+    for (name, keeps_out) in [
+        ("max-connections", max_connections == 0),
+        ("max-connections-per-ip", of_addresses),
+        (
+            "max-connection-creation-rate",
+            max_connection_creation_rate == 0,
+        ),
+    ] {
+        if keeps_out {
+            return Err(SettingsError(format!(
+                "{name} is 0: no client could ever connect. Set it to 1 or more, or leave it out for no limit"
+            )));
+        }
+    }
     if shard_direct {
         check_direct(
             &[kafka_addr.port(), advertise.1],
@@ -368,11 +384,20 @@ fn number(text: &str, low: i64, high: i64) -> Result<i64, String> {
 }
 
 fn switch(text: &str) -> Result<bool, String> {
+    yes_or_no(text).ok_or_else(|| "it must be true or false".into())
+}
+
+fn yes_or_no(text: &str) -> Option<bool> {
     match text.to_ascii_lowercase().as_str() {
-        "true" | "1" | "yes" | "on" => Ok(true),
-        "false" | "0" | "no" | "off" => Ok(false),
-        _ => Err("it must be true or false".into()),
+        "true" | "1" | "yes" | "on" => Some(true),
+        "false" | "0" | "no" | "off" => Some(false),
+        _ => None,
     }
+}
+
+/// Whether it is a switch's value.
+pub(crate) fn is_yes_or_no(text: &str) -> bool {
+    yes_or_no(text).is_some()
 }
 
 const UNITS: [(&str, u64); 9] = [

@@ -136,3 +136,21 @@ fn bad_values_say_what_and_where() {
     .unwrap();
     assert_eq!(open.advertise, ("me.example".to_string(), 19092));
 }
+
+#[test]
+fn a_node_that_nobody_could_connect_to_is_refused() {
+    for name in [
+        "max-connections",
+        "max-connections-per-ip",
+        "max-connection-creation-rate",
+    ] {
+        let why = resolve(&[(name, "0")]).unwrap_err().to_string();
+        assert!(why.contains(name) && why.contains("leave it out"), "{why}");
+        assert!(resolve(&[(name, "1")]).is_ok());
+    }
+    let excepted = [
+        ("max-connections-per-ip", "0"),
+        ("max-connections-per-ip-overrides", "10.0.0.1:5"),
+    ];
+    assert!(resolve(&excepted).is_ok());
+}
