@@ -27,6 +27,15 @@ pub struct Replicas {
     pub view: Rc<View>,
     /// What earlier starts decided has been followed.
     pub caught_up: Cell<bool>,
+    /// Replicas of earlier starts without a log here, until they are told.
+    pub without_log: Cell<Several>,
+}
+
+/// Groups of which one line tells how many there are and names the first: there may be ten thousand.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Several {
+    count: u64,
+    first: Option<GroupId>,
 }
 
 impl Follower for Replicas {
@@ -83,9 +92,7 @@ impl Replicas {
             let voters: Vec<ReplicaId> = partition.replicas.iter().map(|r| r.id).collect();
             if !self.caught_up.get() {
                 // The end came before its log was durable, or its log is gone.
-                tracing::warn!(
-                    "{group} was made by an earlier start, and has no log here: it begins empty"
-                );
+                self.without_log.set(self.without_log.get().and(group));
             }
             if let Err(e) = self.groups.create(own.id, group, &voters) {
                 cannot_create(group, &e);
@@ -121,11 +128,36 @@ impl Replicas {
     /// Everything that earlier starts decided is known: names data of this shard that belongs to nothing.
     pub fn name_strays(&self) {
         self.caught_up.set(true);
-        for group in self.groups.ids() {
-            if group != GroupId::METADATA && self.view.topic_by_id(group.topic).is_none() {
-                tracing::warn!("the data of {group} belongs to no topic that is known; it is kept");
-            }
+        if let Some(which) = self.without_log.take().named() {
+            tracing::warn!(
+                "made by an earlier start, and without a log here: {which}; they begin empty"
+            );
         }
+        let groups = self.groups.ids().into_iter();
+        let strays = groups.filter(|group| {
+            *group != GroupId::METADATA && self.view.topic_by_id(group.topic).is_none()
+        });
+        if let Some(which) = strays.fold(Several::default(), Several::and).named() {
+            tracing::warn!("the data of {which} belongs to no topic that is known; it is kept");
+        }
+    }
+}
+
+impl Several {
+    fn and(self, group: GroupId) -> Several {
+        Several {
+            count: self.count + 1,
+            first: self.first.or(Some(group)),
+        }
+    }
+
+    /// As a line names them, if there are any.
+    fn named(self) -> Option<String> {
+        let first = self.first?;
+        Some(match self.count - 1 {
+            0 => first.to_string(),
+            more => format!("{first} and {more} more"),
+        })
     }
 }
 
@@ -136,4 +168,22 @@ fn cannot_create(group: GroupId, e: &GroupError) -> ! {
         format!("can't create the group {group}: {e}"),
     )
     .end()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn however_many_there_are_one_line_names_them() {
+        let group = |partition| GroupId {
+            topic: GroupId::METADATA.topic,
+            partition,
+        };
+        let of = |n| (0..n).map(group).fold(Several::default(), Several::and);
+        assert_eq!(of(0).named(), None);
+        assert_eq!(of(1).named(), Some(group(0).to_string()));
+        let many = of(2_250).named().unwrap();
+        assert_eq!(many, format!("{} and 2249 more", group(0)));
+    }
 }

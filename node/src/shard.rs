@@ -212,6 +212,7 @@ async fn open(plan: &Plan, own: Own) -> Result<Running, Fatal> {
         groups: groups.clone(),
         view: view.clone(),
         caught_up: Default::default(),
+        without_log: Default::default(),
     });
     let pressure = log.clone();
     let kafka = Shard::new(Parts {
