@@ -11,7 +11,9 @@ pub enum ClusterCommand {
         #[command(flatten)]
         admin: AdminArgs,
     },
-    /// Check that brokers answer, partitions have leaders, replicas are in sync and disks have room; exits with 1 if not
+    /// Check that brokers answer, partitions have leaders, replicas are in sync, acks=all can be kept and disks have room; exits with 1 if not
+    ///
+    /// Records that are damaged on a disk aren't looked for: that would mean to read them all. Brokers tell of those that they meet in their logs, and Tailrace in its metrics.
     Health {
         /// Wait until it is well, for at most --timeout-ms
         #[arg(short, long)]

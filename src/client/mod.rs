@@ -232,7 +232,7 @@ fn advice(code: i16) -> Option<&'static str> {
             "`tailrace topic describe` shows the offsets that there are"
         }
         ResponseError::MessageTooLarge | ResponseError::RecordListTooLarge => {
-            "send smaller records, or create the topic with a larger max.message.bytes (`tailrace topic describe` shows it)"
+            "send smaller records, or give the topic a larger max.message.bytes where that is the limit (`tailrace topic describe` shows it)"
         }
         ResponseError::LeaderNotAvailable
         | ResponseError::NotLeaderOrFollower
