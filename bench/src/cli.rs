@@ -1,6 +1,7 @@
 //! The command line of `tailrace bench`.
 
 mod max;
+mod probe;
 mod versus;
 
 use std::path::{Path, PathBuf};
@@ -19,6 +20,7 @@ use crate::self_check::{self, SelfCheck};
 use crate::workload::Workload;
 use crate::{compare, report, result, shipped};
 use max::MaxArgs;
+use probe::ProbeArgs;
 use versus::VersusArgs;
 
 #[derive(Debug, Subcommand)]
@@ -37,6 +39,8 @@ pub enum BenchCommand {
     Max(MaxArgs),
     /// Start brokers in turns, and tell how many times better this one is
     Versus(VersusArgs),
+    /// Measure what this machine itself takes: a durable write, a round trip, reading its disk
+    Probe(ProbeArgs),
     /// Print the workloads that come with it, or one of them
     Workloads { name: Option<String> },
     /// Print the JSON schema of result files, or those of `versus` and `max`
@@ -178,6 +182,7 @@ pub fn run(command: BenchCommand) -> Result<(), Error> {
         BenchCommand::Workloads { name } => workloads(name.as_deref()),
         BenchCommand::Max(args) => max::run(args),
         BenchCommand::Versus(args) => versus::run(args),
+        BenchCommand::Probe(args) => probe::run(args),
         BenchCommand::Schema { of } => {
             let schema = match of {
                 SchemaOf::Run => result::schema(),

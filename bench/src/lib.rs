@@ -6,7 +6,7 @@
 //! The crate stands alone: it knows the protocol and nothing of Tailrace's other crates. Read in this order: [`workload`] (what is asked for),
 //! [`schedule`] (when records are due), [`producer`] and [`consumer`] (pure: batches, requests, answers), [`measure`] and [`little`] (what is counted),
 //! [`worker`] (one thread of the load), [`run`] and [`watch`] (a whole run, from inside and from outside its threads), [`result`] (what it leaves), [`report`] and [`compare`] (the same for people),
-//! [`side`] and [`versus`] (brokers in turns), [`slo`] and [`max`] (the highest rate that holds), [`self_check`] (whether the instrument itself can be trusted).
+//! [`side`] and [`versus`] (brokers in turns), [`slo`] and [`max`] (the highest rate that holds), [`probe`] (what the machine itself takes), [`self_check`] (whether the instrument itself can be trusted).
 //! [`batch`], [`wire`], [`protocol`], [`codec`], [`connection`], [`control`], [`recovery`] and [`poll`] are the client's lower half; every bound is in [`limits`].
 
 #![allow(
@@ -36,6 +36,7 @@ pub mod max;
 pub mod measure;
 pub mod null;
 pub mod poll;
+pub mod probe;
 pub mod process;
 pub mod producer;
 pub mod protocol;
@@ -77,6 +78,7 @@ pub const SHIPPED: &[(&str, &str)] = workloads![
     "end-to-end",
     "flat-out-1k",
     "flat-out-64k",
+    "flat-out-large",
     "flat-out-100b",
     "idempotent-12",
     "keyed-small",
