@@ -189,4 +189,5 @@ def notes(parts):
                     "reduced size" if part["size"] != "full" else ""]
             lines.append(f"| {row.name} | {layout} | {part['pairs']} | {part.get('length_s', '')} | {part['commit']} | {part['date']} | "
                          f"{'; '.join(filter(None, said)).replace('|', '/')} |")
-    return [*lines, ""]
+    versions = {f"{side['label']} {side['version']}" for of in parts.values() for part in of.values() for side in part["sides"] if side["version"]}
+    return [*lines, "", f"The others: {', '.join(sorted(versions))}.", ""] if versions else [*lines, ""]

@@ -77,9 +77,9 @@ class Size:
 
 def latency(name, workload, rate, fsync_least, bounds=()):
     shipped = tuple(Bound(figure, SHIPPED, least=1) for figure in ("p99 ms", "p99.9 ms")) if fsync_least == 5 else ()
-    return Row(name, f"p99 and p99.9, 1 KiB, acks=all, {rate} records/s, {workload.split('-')[1]} partitions", "versus",
+    return Row(name, f"p99 and p99.9, 1 KiB, acks=all, {rate} records/s, {int(workload.split('-')[1]):,} partitions", "versus",
                (Bound("p99 ms", FSYNC, least=fsync_least), Bound("p99.9 ms", FSYNC, least=fsync_least), *shipped, *bounds),
-               workload=workload, peers=(FSYNC, SHIPPED), layouts=("split", "shared"), minutes=18)
+               workload=workload, peers=(FSYNC, SHIPPED), layouts=("split", "shared"), minutes=15 if fsync_least == 5 else 18)
 
 
 RESIDENT = tuple(Bound("MiB resident", peer, least=5) for peer in (FSYNC, SHIPPED))
@@ -96,7 +96,7 @@ ROWS = (
     Row("flat-out-1k", "flat out, 1 KiB, acks=all, 12 partitions", "versus",
         (Bound("records/s", FSYNC, least=5), Bound("records/s", SHIPPED, least=1),
          Bound("records per CPU s", SHIPPED, least=1.5)),
-        workload="flat-out-1k", peers=(FSYNC, SHIPPED), layouts=("split", "shared"), minutes=18),
+        workload="flat-out-1k", peers=(FSYNC, SHIPPED), layouts=("split", "shared"), minutes=15),
     Row("low-rate", "p50 at 1,000 records/s beside the disk's durable 4 KiB write and the loopback's round trip", "low_rate",
         (Bound("p50 ms", "durable write p50 + round trip p50", most=1.5),), workload="low-rate", minutes=7),
     Row("one-at-a-time", "one synchronous publish at a time, beside NATS JetStream that syncs always", "nats",
@@ -104,11 +104,11 @@ ROWS = (
     Row("tail-readers", "tail readers end to end, 5,000 records/s", "within_a_run",
         (Bound("end to end p99 ms", "produce p99", most=1.5),), workload="end-to-end", minutes=5),
     Row("cold-replay", "a cold replay of 5 GiB beside the live load, 5,000 records/s", "replay",
-        (Bound("live p99 ms", "without the replay", most=1.3), Bound("live end to end p99 ms", "without the replay", most=1.3),
+        (Bound("live p99 ms", "the same without a replay", most=1.3), Bound("live end to end p99 ms", "the same without a replay", most=1.3),
          Bound("replay MB/s", "what disk or core can", least=0.7)),
         workload="cold-replay", beside="end-to-end", sets=("replay.begin-s=12", "time.length-s=60"), minutes=20),
     Row("write-out", "the journal's p99.9 while segments are written out at full load", "write_out",
-        (Bound("journal p99.9 ms", "segments in memory", most=1.5),), workload="flat-out-1k", minutes=9),
+        (Bound("journal p99.9 ms", "the same with segments in memory", most=1.5),), workload="flat-out-1k", minutes=9),
     Row("device-small", "device bytes ÷ bytes produced, flat out, small appends (1 KiB records, batches to 128 KiB)", "device",
         (Bound("device bytes ÷ produced", most=2.2),), workload="flat-out-1k", minutes=5),
     Row("device-large", "device bytes ÷ bytes produced, flat out, large appends (batches of 4 MiB)", "device",
@@ -119,4 +119,5 @@ ROWS = (
 BY_NAME = {row.name: row for row in ROWS}
 # What the report shows.
 MAIN = ("latency-12-5k", "latency-12-20k", "flat-out-1k")
-QUICK = "latency-12-5k"
+# Has no schedule that the instrument could be late for: it goes through on a busy machine too.
+QUICK = "flat-out-1k"

@@ -6,6 +6,7 @@ The whole file stays under target/bench until the next time: the report is made 
 import json
 import os
 import pathlib
+import re
 import signal
 import socket
 
@@ -94,6 +95,6 @@ def machine(told):
 
 def clean(text):
     """Without the names of places and of this machine."""
-    for place, name in ((str(proof.binary()), "tailrace"), (f"{proc.ROOT}/", ""), (str(proc.ROOT), "."), (socket.gethostname(), "localhost")):
+    for place, name in ((str(proof.binary()), "tailrace"), (f"{proc.ROOT}/", ""), (str(proc.ROOT), ".")):
         text = text.replace(place, name)
-    return text
+    return re.sub(rf"(?<![\w.-]){re.escape(socket.gethostname())}(?![\w.-])", "localhost", text)
