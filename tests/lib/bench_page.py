@@ -112,6 +112,8 @@ def page(folder=None):
             for verdict in verdicts(row, parts[row.name]["shared"]):
                 lines.append(f"| {row.name} | {verdict.name} | {spread(verdict.figure)} |")
         lines += [""]
+    if (FOLDER / "report.html").exists():
+        lines += ["![Latency by percentile](bench/curves.svg)", "", "Every run of the main comparison, with its curves and its course: [bench/report.html](bench/report.html).", ""]
     lines += every_figure(parts)
     lines += notes(parts)
     lines += ["Again, one row of it, or one layout of that: `tests/show/bench/2 --row latency-12-5k --layout split`; `--list` names them. The figures themselves: "
