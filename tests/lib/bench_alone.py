@@ -100,6 +100,8 @@ class Bench:
         self.machine = bench_versus.machine(result["machine"])
         self.p.say(f"{self.row.name}: {workload}: {result['records_per_s']:,.0f}/s, p50 {result['produce']['p50'] / 1e3:.3f}, "
                    f"p99 {result['produce']['p99'] / 1e3:.3f}, p99.9 {result['produce']['p99_9'] / 1e3:.3f} ms")
+        if read := result["replay"]:
+            self.p.say(f"{self.row.name}: replayed {read['bytes'] / 1e6:,.0f} MB in {read['seconds']:.1f} s, {'all of it' if read['whole'] else 'not all'}")
         open_loop = result["workload"]["load"]["mode"] == "open"
         if open_loop and result["generator"]["fell_behind"]:
             if not self.p.quick:
