@@ -57,7 +57,7 @@ class Bench:
 
     def __init__(self, p, row, size, folder):
         self.p, self.row, self.size, self.folder = p, row, size, folder
-        self.machine = {}
+        self.machine, self.time = {}, {}
         self.others = {}  # name -> version
 
     @contextlib.contextmanager
@@ -97,7 +97,7 @@ class Bench:
         if not output.exists():
             raise proc.Failed(f"{workload}: exit {process.returncode}: {proc.tail(said)}")
         result = json.loads(output.read_text())
-        self.machine = bench_versus.machine(result["machine"])
+        self.machine, self.time = bench_versus.machine(result["machine"]), result["workload"]["time"]
         self.p.say(f"{self.row.name}: {workload}: {result['records_per_s']:,.0f}/s, p50 {result['produce']['p50'] / 1e3:.3f}, "
                    f"p99 {result['produce']['p99'] / 1e3:.3f}, p99.9 {result['produce']['p99_9'] / 1e3:.3f} ms")
         if read := result["replay"]:
@@ -142,7 +142,7 @@ def measure(p, row, size, folder):
     return {"started": started, "machine": bench.machine, "pairs": done, "repeated": found.repeated, "problem": found.problem, "overloaded": {},
             "sides": [{"label": "tailrace", "command": f"tailrace serve --memory {bench_rows.MEMORY} --shards 1", "version": None},
                       *({"label": name, "command": "tests/peer/nats", "version": version} for name, version in bench.others.items())],
-            "warm_up_s": size.warm_up_s, "length_s": size.length_s, "figures": [entry(name, found) for name in found.rounds]}
+            "warm_up_s": bench.time.get("warm-up-s", ""), "length_s": bench.time.get("length-s", ""), "figures": [entry(name, found) for name in found.rounds]}
 
 
 def entry(name, found):

@@ -106,7 +106,7 @@ ROWS = (
     Row("cold-replay", "a cold replay of 5 GiB beside the live load, 5,000 records/s", "replay",
         (Bound("live p99 ms", "the same without a replay", most=1.3), Bound("live end to end p99 ms", "the same without a replay", most=1.3),
          Bound("replay MB/s", "what disk or core can", least=0.7)),
-        workload="cold-replay", beside="end-to-end", sets=("replay.begin-s=12", "time.length-s=60"), minutes=20),
+        workload="cold-replay", beside="end-to-end", sets=("replay.begin-s=12", "time.length-s=45"), minutes=18),
     Row("write-out", "the journal's p99.9 while segments are written out at full load", "write_out",
         (Bound("journal p99.9 ms", "the same with segments in memory", most=1.5),), workload="flat-out-1k", minutes=9),
     Row("device-small", "device bytes ÷ bytes produced, flat out, small appends (1 KiB records, batches to 128 KiB)", "device",
