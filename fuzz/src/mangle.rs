@@ -299,9 +299,11 @@ fn forge_superblock(random: &mut Random<'_>, files: &mut Files, image: &Image) -
     }
     let whole = whole.unwrap_or_else(|| s.encode(seed));
     bytes[place].copy_from_slice(&whole);
-    if random.one_in(2) {
-        let other = (1 - slot) * SUPERBLOCK_BYTES;
-        bytes[other..other + SUPERBLOCK_BYTES].copy_from_slice(&whole);
+    let other = (1 - slot) * SUPERBLOCK_BYTES;
+    // The file may have been cut between the two.
+    let other = bytes.get_mut(other..other + SUPERBLOCK_BYTES);
+    if let Some(other) = other.filter(|_| random.one_in(2)) {
+        other.copy_from_slice(&whole);
     }
     Some(())
 }
