@@ -82,8 +82,6 @@ const fn from(low: i64) -> Valid {
 
 const NOT_COMPACTED: Effect = Refused("Tailrace doesn't compact topics yet");
 const NOT_TIERED: Effect = Refused("Tailrace doesn't tier topics to remote storage yet");
-const ALWAYS_SYNCED: Effect =
-    Refused("Tailrace syncs every acknowledged batch, so there is nothing to set");
 const OWN_STORE: Effect = Refused("Tailrace's storage has no such setting");
 const NOT_THROTTLED: Effect = Refused("Tailrace doesn't throttle replication yet");
 
@@ -106,10 +104,10 @@ config_table! {
         "Whether the topic may serve share groups as a dead-letter queue.";
     "file.delete.delay.ms" Long "60000" from(0), Some("log.segment.delete.delay.ms"), OWN_STORE,
         "How long a removed segment's file stays, in milliseconds.";
-    "flush.messages" Long "9223372036854775807" from(1), Some("log.flush.interval.messages"), ALWAYS_SYNCED,
-        "After how many records the log is synced.";
-    "flush.ms" Long "9223372036854775807" from(0), Some("log.flush.interval.ms"), ALWAYS_SYNCED,
-        "After how much time the log is synced, in milliseconds.";
+    "flush.messages" Long "9223372036854775807" from(1), Some("log.flush.interval.messages"), Works,
+        "After how many records the log is synced at the latest. Any value is kept: every batch is synced before it is acknowledged.";
+    "flush.ms" Long "9223372036854775807" from(0), Some("log.flush.interval.ms"), Works,
+        "After how much time the log is synced at the latest, in milliseconds. Any value is kept: every batch is synced before it is acknowledged.";
     "follower.replication.throttled.replicas" List "" Any, None, NOT_THROTTLED,
         "Replicas whose followers are throttled.";
     "index.interval.bytes" Int "4096" from(0), Some("log.index.interval.bytes"), OWN_STORE,

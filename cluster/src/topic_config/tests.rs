@@ -46,20 +46,26 @@ fn settings_take_effect() {
 
 #[test]
 fn what_has_no_effect_is_refused_unless_it_is_the_default() {
-    let refused = alter(&BTreeMap::new(), &[set("flush.messages", "1")]).unwrap_err();
+    let refused = alter(&BTreeMap::new(), &[set("index.interval.bytes", "1")]).unwrap_err();
     assert_eq!(refused.refusal, Refusal::InvalidConfig);
     assert!(
-        refused.message.contains("syncs every"),
+        refused.message.contains("no such setting"),
         "{}",
         refused.message
     );
-    let own = alter(
-        &BTreeMap::new(),
-        &[set("flush.messages", "9223372036854775807")],
-    )
-    .unwrap();
+    let own = alter(&BTreeMap::new(), &[set("index.interval.bytes", "4096")]).unwrap();
     assert_eq!(own.len(), 1);
     assert!(alter(&own, &[set("min.cleanable.dirty.ratio", "0.50")]).is_ok());
+}
+
+/// Every batch is synced, so that a promise to sync after so many is kept: who moves a topic with flush.messages=1 here gets what it says.
+#[test]
+fn a_log_that_is_always_synced_keeps_any_flush_setting() {
+    for (name, value) in [("flush.messages", "1"), ("flush.ms", "1000")] {
+        let own = alter(&BTreeMap::new(), &[set(name, value)]).unwrap();
+        assert_eq!(own[name], value);
+    }
+    assert!(alter(&BTreeMap::new(), &[set("flush.messages", "0")]).is_err());
 }
 
 #[test]
@@ -201,10 +207,10 @@ fn rows_say_where_a_value_comes_from() {
     let rows = describe(
         &own,
         &Settings::new(),
-        Some(&["flush.ms", "retention.ms", "segment.ms"]),
+        Some(&["index.interval.bytes", "retention.ms", "segment.ms"]),
     );
     assert_eq!(rows.len(), 3);
-    assert_eq!(rows[0].name, "flush.ms");
+    assert_eq!(rows[0].name, "index.interval.bytes");
     assert!(rows[0].documentation.contains("Only the default is taken"));
     let rows = &rows[1..];
     assert_eq!(rows[0].name, "retention.ms");
