@@ -113,6 +113,19 @@ impl Discarded {
     }
 }
 
+/// How far the journal is on its way to its next size.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Growth {
+    /// Nothing is begun.
+    Idle,
+    /// A task of its own writes zeros behind the ring's end.
+    Filling,
+    /// The file is zeros up to this size; the ring takes it once its live part isn't wrapped.
+    Filled(u64),
+    /// The disk has no room for it, as of then.
+    Denied(rt::Instant),
+}
+
 pub(crate) struct Inner {
     pub cfg: Rc<StoreConfig>,
     pub shard: ShardId,
@@ -132,8 +145,7 @@ pub(crate) struct Inner {
     pub checkpoint: RefCell<CheckpointState>,
     pub covered: Arc<Covered>,
     pub space: Arc<Space>,
-    /// When the journal was refused more room, if it was.
-    pub growth_denied: Cell<Option<rt::Instant>>,
+    pub growth: Cell<Growth>,
     pub old_checkpoints: RefCell<Vec<PathBuf>>,
     pub orphans: RefCell<Vec<Orphan>>,
     /// This shard's base of this start is synced.
@@ -202,7 +214,7 @@ impl Inner {
         self.space.set_live(self.shard, live);
         let may_grow = live * GROW_AT > capacity
             && size < self.max_journal_bytes()
-            && self.growth_denied.get().is_none();
+            && matches!(self.growth.get(), Growth::Idle | Growth::Filled(_));
         if live * 2 > capacity || may_grow || self.tail_part() > 0.5 {
             self.janitor.notify();
         }
@@ -462,7 +474,7 @@ impl ShardLog {
             }),
             covered: part.covered,
             space: part.space,
-            growth_denied: Cell::new(None),
+            growth: Cell::new(Growth::Idle),
             old_checkpoints: RefCell::new(part.old_checkpoints),
             orphans: RefCell::new(part.orphans),
             reported: Cell::new(false),
@@ -601,13 +613,8 @@ impl ShardLog {
     pub fn pressure(&self) -> f32 {
         let journal = self.0.journal.borrow();
         let taken = journal.live_bytes() + journal.waiting_bytes() as u64;
-        // What it may still grow by counts only while it can grow.
-        let room = if journal.can_grow() && self.0.growth_denied.get().is_none() {
-            self.0.max_journal_bytes()
-        } else {
-            journal.capacity_bytes()
-        };
-        let part = taken as f32 / room as f32;
+        // What it may still grow by doesn't count: who fills it faster than zeros are written would come to its end at full speed.
+        let part = taken as f32 / journal.capacity_bytes() as f32;
         drop(journal);
         part.max(self.0.tail_part())
     }

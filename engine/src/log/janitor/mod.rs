@@ -1,7 +1,7 @@
 //! The background work of a shard's log: write-out, checkpoints, reclaim, growth of the journal, removal of files.
 //!
-//! One task on the background queue does all of it but the last, one thing at a time, so that the disk never sees more than one background write (measured: parallel ones cost
-//! the journal its tail). It yields between pieces. It sleeps while there is nothing to do.
+//! One task on the background queue does all of it but the last and the zeros that a journal grows by, one thing at a time, so that the disk sees one background write at a time (measured: parallel ones cost
+//! the journal its tail). Zeros come beside them, paced, some times in a journal's life: write-out that waited for them would stand still for seconds. It yields between pieces. It sleeps while there is nothing to do.
 //!
 //! Here: what comes when. [`reclaim`] makes room in the journal, [`checkpointing`] writes checkpoint files, [`settling`] lets go of what they cover,
 //! [`removal`] removes files.
@@ -40,6 +40,7 @@ pub(crate) fn start(inner: &Rc<Inner>) {
             Ok(()) => janitor.last_removals().await,
             Err(e) => inner.fail(e),
         }
+        janitor.growth_ended().await;
         janitor.done();
         inner.closed.set(true);
         inner.removal.notify();

@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use super::{GROW_AT, Janitor};
+use super::{GROW_AT, Janitor, SHORT_PAUSE};
 use crate::log::LogError;
 use crate::log::files::io_error;
-use crate::log::shard::Replica;
+use crate::log::shard::{Growth, Inner, Replica};
 use crate::log::space::leaves_enough;
 use crate::log::writeout;
-use crate::rt;
+use crate::rt::{self, Queue};
 use crate::types::*;
 
 /// A tail of at most this many bytes is carried rather than written out when the journal is reclaimed (L6).
@@ -120,68 +120,69 @@ impl Janitor {
         }
     }
 
-    /// L3: the journal grows while it isn't wrapped, zero-filled first, the new size durable before it is used.
+    /// L3: the journal grows while it isn't wrapped, zero-filled first, the new size durable before it is used. The zeros are written by a task of their own: write-out and checkpoints, which keep the ring
+    /// from filling up meanwhile, don't wait for them.
     pub(super) async fn grow(&self) -> Result<(), LogError> {
-        let denied = self.inner.growth_denied.get();
-        if denied.is_some_and(|t| t.elapsed() < GROW_AGAIN) {
-            return Ok(());
+        let inner = &self.inner;
+        match inner.growth.get() {
+            Growth::Filling => return Ok(()),
+            Growth::Filled(size) => return self.take_size(size).await,
+            Growth::Denied(t) if t.elapsed() < GROW_AGAIN => return Ok(()),
+            Growth::Denied(_) | Growth::Idle => {}
         }
         let (size, next) = {
-            let j = self.inner.journal.borrow();
+            let j = inner.journal.borrow();
             let size = j.superblock().size;
-            let next = (size * 2).min(self.inner.max_journal_bytes());
+            let next = (size * 2).min(inner.max_journal_bytes());
             let busy = j.live_bytes() * GROW_AT > j.capacity_bytes();
-            if !busy || next <= size || j.superblock_with_size(next).is_none() {
+            if !busy || next <= size || inner.closing.get() {
                 return Ok(());
             }
             (size, next)
         };
-        let enough = self.room_to_grow(size, next).await?;
-        self.inner.growth_denied.set((!enough).then(rt::now));
-        if !enough {
-            return Ok(());
-        }
-        let superblock = {
-            let mut j = self.inner.journal.borrow_mut();
-            let superblock = j.superblock_with_size(next);
-            j.set_growing(superblock.is_some());
-            superblock
-        };
-        // It may have wrapped meanwhile: then the zeros wait for the next time.
-        if let Some(s) = superblock {
-            self.inner.write_superblock(&s).await?;
-            let mut j = self.inner.journal.borrow_mut();
-            j.adopt(s);
-            j.set_growing(false);
-            drop(j);
-            self.inner.metrics.journal_size_bytes.set(next);
-            self.inner.submit(false);
-        }
+        inner.growth.set(Growth::Filling);
+        let inner = inner.clone();
+        rt::spawn(Queue::Background, async move {
+            let growth = match room_to_grow(&inner, size, next).await {
+                Ok(true) => Growth::Filled(next),
+                Ok(false) => Growth::Denied(rt::now()),
+                Err(e) => {
+                    inner.fail(e);
+                    Growth::Denied(rt::now())
+                }
+            };
+            inner.growth.set(growth);
+            inner.janitor.notify();
+        })
+        .detach();
         Ok(())
     }
 
-    /// Extends the journal's file with zeros, if that leaves enough of the disk to others.
-    async fn room_to_grow(&self, size: u64, next: u64) -> Result<bool, LogError> {
-        let (path, dir) = (&self.inner.journal_path, self.inner.cfg.journal_dir());
-        let room = rt::fs::room(dir)
-            .await
-            .map_err(io_error("cannot look at the disk of", dir))?;
-        if self.inner.space.refusing() || !leaves_enough(room, next - size) {
-            return Ok(false);
-        }
-        let file = &self.inner.journal_file;
-        let Err(e) = file.zero_fill(size, next).await else {
-            return Ok(true);
+    /// Gives the ring what was filled with zeros. While its live part is wrapped they wait.
+    async fn take_size(&self, size: u64) -> Result<(), LogError> {
+        let superblock = {
+            let mut j = self.inner.journal.borrow_mut();
+            let superblock = j.superblock_with_size(size);
+            j.set_growing(superblock.is_some());
+            superblock
         };
-        // Others took it meanwhile. What of it was had must not be lost to them as well.
-        let e = io_error("cannot extend", path)(e);
-        if !e.is_full() {
-            return Err(e);
+        let Some(s) = superblock else { return Ok(()) };
+        self.inner.write_superblock(&s).await?;
+        self.inner.growth.set(Growth::Idle);
+        let mut j = self.inner.journal.borrow_mut();
+        j.adopt(s);
+        j.set_growing(false);
+        drop(j);
+        self.inner.metrics.journal_size_bytes.set(size);
+        self.inner.submit(false);
+        Ok(())
+    }
+
+    /// Nobody writes into the journal's file any more.
+    pub(super) async fn growth_ended(&self) {
+        while matches!(self.inner.growth.get(), Growth::Filling) {
+            rt::sleep(SHORT_PAUSE).await;
         }
-        file.give_back(size)
-            .await
-            .map_err(io_error("cannot shrink", path))?;
-        Ok(false)
     }
 
     /// L6: makes every block before `target` unneeded, once the returned commit, which holds the last of what was carried, is durable.
@@ -256,4 +257,29 @@ impl Janitor {
         r.carry(&mut j);
         Some(j.open_lsn())
     }
+}
+
+/// Extends the journal's file with zeros, if that leaves enough of the disk to others.
+async fn room_to_grow(inner: &Inner, size: u64, next: u64) -> Result<bool, LogError> {
+    let (path, dir) = (&inner.journal_path, inner.cfg.journal_dir());
+    let room = rt::fs::room(dir)
+        .await
+        .map_err(io_error("cannot look at the disk of", dir))?;
+    if inner.space.refusing() || !leaves_enough(room, next - size) {
+        return Ok(false);
+    }
+    let Err(e) = inner.journal_file.zero_fill(size, next).await else {
+        return Ok(true);
+    };
+    // Others took it meanwhile. What of it was had must not be lost to them as well.
+    let e = io_error("cannot extend", path)(e);
+    if !e.is_full() {
+        return Err(e);
+    }
+    inner
+        .journal_file
+        .give_back(size)
+        .await
+        .map_err(io_error("cannot shrink", path))?;
+    Ok(false)
 }
