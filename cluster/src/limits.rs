@@ -9,7 +9,7 @@ pub const PARTITIONS_PER_NODE: usize = 100_000;
 /// Memory that a replica takes while nothing is done with it, in bytes, with the topic around it (measured: 5 to 8 KiB).
 pub const REPLICA_BYTES: u64 = 8 << 10;
 /// Replicas take this part (one in so many) of a node's memory at most.
-pub const REPLICAS_PART_OF_MEMORY: u64 = 4;
+pub const REPLICAS_PART_OF_MEMORY: u64 = 2;
 /// Topics of a cluster.
 pub const TOPICS: usize = 50_000;
 /// Nodes of a cluster.

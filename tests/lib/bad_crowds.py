@@ -193,7 +193,9 @@ def wide(judge, broker, partitions):
                 one.api_versions()
                 slowest = max(slowest, time.monotonic() - began)
             rounds += 1
-        maker.receive()
+        _, answer = maker.receive()
+        _throttle, _topics, _name, error = answer.take("i"), answer.take("i"), answer.string(), answer.take("h")
+        judge.p.check(f"25: a topic of {partitions} partitions is {name}", error == 0 and (rounds or not judge.ours), [error, rounds])
         waiting.close()
         judge.p.say(f"a topic of {partitions} partitions is {name}: the slowest other answer took {slowest * 1e3:.1f} ms, {rounds} rounds")
         judge.p.check(f"25: others are answered while a topic of {partitions} partitions is {name}", not judge.ours or slowest < WIDE_S, slowest)

@@ -72,13 +72,13 @@ mod tests {
 
     #[test]
     fn what_is_coming_takes_room_until_it_is_there_or_isnt_coming_any_more() {
-        let room = Room::new(32 * MIB);
+        let room = Room::new(16 * MIB);
         assert_eq!(room.holds(), 1024);
         let first = room.take(1000, 20).unwrap();
         let refused = room.take(1000, 5).err().unwrap();
         assert_eq!(refused.refusal, Refusal::PolicyViolation);
         assert!(
-            refused.message.contains("--memory 33MiB"),
+            refused.message.contains("--memory 17MiB"),
             "{}",
             refused.message
         );

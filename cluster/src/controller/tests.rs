@@ -231,7 +231,7 @@ fn creates_are_refused_as_kafka_does() {
         ),
         (
             NewTopic {
-                partitions: 2_049,
+                partitions: 4_097,
                 ..base()
             },
             Refusal::PolicyViolation,
