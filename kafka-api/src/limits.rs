@@ -116,7 +116,7 @@ pub const CONTROLLER_WAIT: Duration = Duration::from_secs(30);
 pub const PRODUCER_ID_BLOCK: u32 = 1_000;
 /// Topics that one CreateTopics request may have: of each it tells every setting. Kafka takes as many partitions at a time.
 pub const CREATED_TOPICS: usize = 10_000;
-/// Topics that one Metadata request may create.
+/// Topics that one Metadata request may create, and a shard for all of them at a time.
 pub const AUTO_CREATE_TOPICS: usize = 100;
 /// Bytes of a topic name.
 pub const TOPIC_NAME_BYTES: usize = 249;

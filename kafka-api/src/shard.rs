@@ -106,6 +106,7 @@ pub struct Shard {
     pub(crate) connections: crate::connection::Connections,
     /// Memory of requests that are carried out.
     pub(crate) work: crate::handlers::work::Room,
+    pub(crate) making: crate::handlers::auto_create::Making,
     /// Turns of very large answers.
     pub(crate) large_answers: crate::sync::Semaphore,
     /// Reads of damaged or unreadable batches, in the log.
@@ -155,6 +156,7 @@ impl Shard {
             producer_ids: Default::default(),
             connections: Default::default(),
             work,
+            making: Default::default(),
             large_answers: crate::sync::Semaphore::new(1),
             failed_reads: LineLimit::default(),
             quotas: RefCell::new(keeper),

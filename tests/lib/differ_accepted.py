@@ -145,7 +145,7 @@ ACCEPTED = [
              lambda c: any("closed" in (p.theirs, p.ours) or "no answer" in (p.theirs, p.ours) for p in c.past), whole=True),
     # Topics.
     Accepted("the id of what is only validated", "Kafka makes one up; there is none here", "CreateTopics", r"Topics\.TopicId$", when=lambda c: c.step.values["validateOnly"]),
-    Accepted("topics made by asking", "a topic that is made because its metadata is asked for is answered when it is there; Kafka answers before", "Metadata", r"Topics", when=lambda c: any(
+    Accepted("topics made by asking", "a topic that is made because its metadata is asked for is there some milliseconds later; with Kafka it takes longer", "Metadata", r"Topics", when=lambda c: any(
         t["ErrorCode"] in (3, 5) for t in c.theirs["Topics"]) and (c.step.version < 4 or c.step.values["AllowAutoTopicCreation"]), whole=True),
     Accepted("too many partitions in all", "Kafka refuses all of a request that asks for far too many partitions; here each topic is judged by itself", "CreateTopics", r"Topics\.ErrorCode$", 44, whole=True, ends=True),
     Accepted("elections of nothing", "Kafka doesn't look at the type of an election that names no partition", "ElectLeaders", r"^ErrorCode$", 0, 42, lambda c: c.step.values["TopicPartitions"] == []),

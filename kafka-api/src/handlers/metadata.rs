@@ -1,8 +1,7 @@
 //! Metadata, key 3, versions 0-13.
 //!
 //! Answered from the shard's own copy. Version 0 asks for all topics with an empty list, later ones with null. Topics that are asked for by name and
-//! aren't there are created, if node and client allow it (clients can say no from version 4 on), at most [`limits::AUTO_CREATE_TOPICS`] a
-//! request; a moment is spent on their leaders, so that the client needn't ask again. From 10 on topics have ids, from 12 on they can be
+//! aren't there are made, if node and client allow it (clients can say no from version 4 on), and are there when they are asked for again ([`auto_create`]). From 10 on topics have ids, from 12 on they can be
 //! asked for by id, which before is INVALID_REQUEST. What is named twice is answered once, as in Kafka: a request of a megabyte could else ask for a large topic a hundred thousand times. The answer is
 //! written by hand, partition by partition, once there is memory for all of it. Authorized operations are told to who asks for them, from version 8 on, and are all of them: there are no authorizations yet. The controller is told to be the node that is
 //! asked: admin requests are served anywhere.
@@ -11,9 +10,8 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use bytes::{BufMut, Bytes, BytesMut};
-use cluster::controller::NewTopic;
+use cluster::topic_name;
 use cluster::view::Topic;
-use cluster::{Refusal, topic_name};
 use engine::rt;
 use engine::types::{ShardId, TopicId};
 use kafka_protocol::messages::metadata_request::MetadataRequestTopic;
@@ -29,10 +27,9 @@ use crate::handlers::describe_cluster::CLUSTER_OPERATIONS;
 use crate::handlers::describe_cluster::OPERATIONS_NOT_TOLD;
 use crate::handlers::describe_topic_partitions::TOPIC_OPERATIONS;
 use crate::handlers::produce::wire::Endpoint;
-use crate::handlers::{Answer, memory_for};
+use crate::handlers::{Answer, auto_create, memory_for};
 use crate::limits;
 use crate::refusals::Refusals;
-use crate::request::{ControllerCall, ControllerReply};
 use crate::schema;
 use crate::shard::{Map, Shard, map};
 use crate::wire::Writer;
@@ -164,14 +161,17 @@ fn by_id(shard: &Shard, id: Uuid) -> Told {
 }
 
 async fn find(shard: &Rc<Shard>, name: TopicName, may_create: bool, created: &mut usize) -> Told {
-    if let Some(topic) = shard.view.topic(&name) {
-        return Told::Topic(topic);
-    }
     let missing = |error| Told::Missing {
         name: Some(name.clone()),
         id: Uuid::nil(),
         error,
     };
+    if shard.making.has(&name) {
+        return missing(ErrorCode::UnknownTopicOrPartition);
+    }
+    if let Some(topic) = shard.view.topic(&name) {
+        return Told::Topic(topic);
+    }
     if topic_name::check(&name).is_err() {
         return missing(ErrorCode::InvalidTopic);
     }
@@ -179,37 +179,7 @@ async fn find(shard: &Rc<Shard>, name: TopicName, may_create: bool, created: &mu
         return missing(ErrorCode::UnknownTopicOrPartition);
     }
     *created += 1;
-    let new = if *name.0 == *offsets::NAME {
-        offsets::new()
-    } else {
-        NewTopic {
-            name: name.to_string(),
-            partitions: -1,
-            replication_factor: -1,
-            ..NewTopic::default()
-        }
-    };
-    let reply = shard.ask_controller(ControllerCall::Create(new)).await;
-    let error = match reply {
-        Some(ControllerReply::Created(Ok(_))) => ErrorCode::LeaderNotAvailable,
-        Some(ControllerReply::Created(Err(refused))) => match refused.refusal {
-            // Somebody else was first, which is as good.
-            Refusal::TopicAlreadyExists => ErrorCode::LeaderNotAvailable,
-            Refusal::InvalidTopic => ErrorCode::InvalidTopic,
-            Refusal::InvalidReplicationFactor => ErrorCode::InvalidReplicationFactor,
-            Refusal::PolicyViolation => ErrorCode::PolicyViolation,
-            _ => ErrorCode::LeaderNotAvailable,
-        },
-        _ => ErrorCode::LeaderNotAvailable,
-    };
-    if error != ErrorCode::LeaderNotAvailable {
-        return missing(error);
-    }
-    wait_for_leaders(shard, &name).await;
-    match shard.view.topic(&name) {
-        Some(topic) => Told::Topic(topic),
-        None => missing(error),
-    }
+    missing(auto_create::make(shard, &name).await)
 }
 
 /// Waits a little until a new topic's partitions have leaders.

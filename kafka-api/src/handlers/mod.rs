@@ -24,6 +24,7 @@ pub mod alter_client_quotas;
 pub mod alter_configs;
 pub mod alter_replica_log_dirs;
 pub mod api_versions;
+pub(crate) mod auto_create;
 pub mod create_partitions;
 pub mod create_topics;
 pub mod delete_groups;
