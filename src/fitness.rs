@@ -6,7 +6,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use engine::rt::AlignedBuf;
+use engine::rt::{AlignedBuf, OLDEST_LINUX};
 
 use crate::data_dir::cannot;
 use crate::exit::{Exit, Fatal, cannot_listen};
@@ -16,16 +16,20 @@ const BLOCK: usize = engine::limits::BLOCK_BYTES;
 
 /// The kernel gives us an io_uring.
 pub fn check_io_uring() -> Result<(), Fatal> {
-    let e = match io_uring::IoUring::new(2) {
-        Ok(_) => return Ok(()),
-        Err(e) => e,
-    };
-    let why = match e.raw_os_error() {
-        Some(libc::ENOSYS) => {
-            "this kernel has no io_uring: Tailrace needs Linux 5.10 or newer, and a container runtime that passes io_uring on".to_string()
-        }
-        Some(libc::EPERM) => match std::fs::read_to_string("/proc/sys/kernel/io_uring_disabled") {
-            Ok(text) if text.trim() != "0" => format!(
+    engine::rt::probe().map_err(|e| {
+        let disabled = std::fs::read_to_string("/proc/sys/kernel/io_uring_disabled").ok();
+        Fatal::new(Exit::Unfit, why_no_io_uring(&e, disabled.as_deref()))
+    })
+}
+
+/// Why there is none, by what the kernel answered and by what the setting `kernel.io_uring_disabled` says, where there is such a setting.
+fn why_no_io_uring(e: &std::io::Error, disabled: Option<&str>) -> String {
+    match e.raw_os_error() {
+        Some(libc::ENOSYS) => format!(
+            "this kernel has no io_uring: Tailrace needs Linux {OLDEST_LINUX} or newer, and a container runtime that passes io_uring on"
+        ),
+        Some(libc::EPERM) => match disabled {
+            Some(text) if text.trim() != "0" => format!(
                 "io_uring is disabled (kernel.io_uring_disabled = {}): run `sysctl -w kernel.io_uring_disabled=0` as root, or as 1 add the user to the group of kernel.io_uring_group",
                 text.trim()
             ),
@@ -35,8 +39,7 @@ pub fn check_io_uring() -> Result<(), Fatal> {
             "there is not enough locked memory for io_uring: raise it with `ulimit -l unlimited`, or LimitMEMLOCK=infinity in a systemd unit".to_string()
         }
         _ => format!("io_uring can't be set up: {e}"),
-    };
-    Err(Fatal::new(Exit::Unfit, why))
+    }
 }
 
 /// Every shard gets a CPU of its own, unless they are to share.
@@ -264,6 +267,39 @@ mod tests {
         assert_eq!(hard_limit(text, "Max locked memory"), Some(131_072));
         assert_eq!(hard_limit(text, "Max open files"), None);
         assert_eq!(hard_limit("", "Max open files"), None);
+    }
+
+    #[test]
+    fn what_keeps_io_uring_away_is_told_with_what_to_do() {
+        let why =
+            |code, disabled| why_no_io_uring(&std::io::Error::from_raw_os_error(code), disabled);
+        for (code, disabled, words) in [
+            (
+                libc::EPERM,
+                Some("2\n"),
+                [
+                    "kernel.io_uring_disabled = 2",
+                    "sysctl -w kernel.io_uring_disabled=0",
+                ],
+            ),
+            (
+                libc::EPERM,
+                Some("1\n"),
+                ["kernel.io_uring_disabled = 1", "kernel.io_uring_group"],
+            ),
+            (libc::EPERM, Some("0\n"), ["seccomp", "io_uring_setup"]),
+            (libc::EPERM, None, ["seccomp", "io_uring_setup"]),
+            (libc::ENOSYS, None, [OLDEST_LINUX, "container"]),
+            (libc::ENOMEM, Some("0\n"), ["ulimit -l", "LimitMEMLOCK"]),
+            (
+                libc::EINVAL,
+                Some("0\n"),
+                ["can't be set up", "Invalid argument"],
+            ),
+        ] {
+            let text = why(code, disabled);
+            assert!(words.iter().all(|w| text.contains(w)), "{text}");
+        }
     }
 
     #[test]

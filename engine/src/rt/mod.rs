@@ -6,8 +6,8 @@
 //! - `native` (the default): a small executor per shard on an io_uring ring of its own, for files, sockets, timers and sleep.
 //! - `sim` (`--cfg tailrace_sim`): one thread, simulated clock, disk and network, everything drawn from one seed; see `sim`.
 //!
-//! A shard is a thread with an executor; what is spawned on it stays on it. Except for [`now`], [`wall_clock_ms`], [`random_u64`] and [`spin_polls`],
-//! everything here must be called on a shard. An ordinary [`std::task::Waker`] of a task may be woken from any thread.
+//! A shard is a thread with an executor; what is spawned on it stays on it. Except for [`now`], [`wall_clock_ms`], [`random_u64`], [`spin_polls`] and
+//! [`probe`], everything here must be called on a shard. An ordinary [`std::task::Waker`] of a task may be woken from any thread.
 //!
 //! No operation on a file fails for want of a descriptor: it waits for one.
 //!
@@ -177,6 +177,14 @@ pub fn descriptors() -> u64 {
 /// Ends the process (in the simulation: the simulated one) at once.
 pub fn exit(code: i32) -> ! {
     imp::exit(code)
+}
+
+/// The oldest Linux that shards run on.
+pub const OLDEST_LINUX: &str = "5.15";
+
+/// Whether this machine gives shards what they wait in; for a process that wants to know before it begins. The error is the system's own, as it came.
+pub fn probe() -> io::Result<()> {
+    imp::probe()
 }
 
 /// How the shards of a process are started.

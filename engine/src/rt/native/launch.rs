@@ -10,7 +10,7 @@ use super::Entered;
 use super::descriptors::descriptors;
 use super::exec::Shard;
 use crate::descriptors::divide;
-use crate::rt::Launch;
+use crate::rt::{Launch, OLDEST_LINUX};
 use crate::types::ShardId;
 
 /// Exit code of a process one of whose shards panicked.
@@ -27,7 +27,7 @@ where
     if divide(descriptors(), l.shards).is_none() {
         return Err(explain(io::Error::from_raw_os_error(libc::EMFILE)));
     }
-    probe_io_uring()?;
+    probe().map_err(explain)?;
     let places = places(&l)?;
     let alone = places.len() == 1;
     let (started, starts) = mpsc::channel();
@@ -203,16 +203,15 @@ fn raise(resource: libc::__rlimit_resource_t, wanted: libc::rlim_t) {
     }
 }
 
-fn probe_io_uring() -> io::Result<()> {
-    io_uring::IoUring::new(8).map(drop).map_err(explain)
+pub fn probe() -> io::Result<()> {
+    io_uring::IoUring::new(8).map(drop)
 }
 
 /// The error of a ring that could not be made, with what to do about it.
 pub fn explain(e: io::Error) -> io::Error {
+    let too_old = format!("this kernel has no io_uring: Linux {OLDEST_LINUX} or newer is needed");
     let advice = match e.raw_os_error() {
-        Some(libc::ENOSYS) => {
-            "this kernel has no io_uring: Linux 5.15 or newer is needed, 6.1 or newer is better"
-        }
+        Some(libc::ENOSYS) => &too_old,
         Some(libc::EPERM | libc::EACCES) => {
             "io_uring is disabled here: set `sysctl kernel.io_uring_disabled=0`, and in a container allow the io_uring system calls (seccomp)"
         }
@@ -250,7 +249,7 @@ mod tests {
     #[test]
     fn errors_say_what_to_do() {
         for (code, word) in [
-            (libc::ENOSYS, "Linux"),
+            (libc::ENOSYS, OLDEST_LINUX),
             (libc::EPERM, "io_uring_disabled"),
             (libc::ENOMEM, "ulimit -l"),
             (libc::EMFILE, "ulimit -n"),

@@ -31,7 +31,7 @@ pub use descriptors::descriptors;
 pub use exec::{Task, sleep, spawn, yield_if_needed};
 pub use file::{File, JournalFile, JournalWrite};
 pub use helpers::{blocking, populate};
-pub use launch::launch;
+pub use launch::{launch, probe};
 pub use net::{TcpListener, TcpStream, check_port_free};
 
 /// About 20 µs: a poll of the rings with a turn of the task queue takes some 100 ns.
