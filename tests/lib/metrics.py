@@ -12,7 +12,9 @@ REFUSALS = "tailrace_refusals_total"
 PRODUCE_TIMES = "tailrace_produce_seconds"
 COMMIT_TIMES = "tailrace_journal_commit_seconds"
 DISK_FULL = "tailrace_disk_full"
+JOURNAL_LIVE = "tailrace_journal_live_bytes"
 MEMORY_USED = "tailrace_memory_used_bytes"
+MEMORY_BUDGET = "tailrace_memory_budget_bytes"
 
 
 def by_shard(broker, name):

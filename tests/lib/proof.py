@@ -110,7 +110,7 @@ def commit():
     head = subprocess.run([*git, "rev-parse", "--short=12", "HEAD"], capture_output=True, text=True)
     dirty = subprocess.run([*git, "status", "--porcelain", "--untracked-files=no", "--",
                             ":/", ":!/docs/shown.json", ":!/docs/performance.md", ":!/docs/clients.md",
-                            ":!/docs/first-group.md", ":!/docs/bench"],
+                            ":!/docs/first-group.md", ":!/docs/bench", ":!/docs/measured.md"],
                            capture_output=True, text=True)
     return head.stdout.strip() + ("+" if dirty.stdout.strip() else "")
 
