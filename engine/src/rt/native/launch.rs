@@ -246,6 +246,26 @@ mod tests {
         assert!(slice == 0 || slice == SLICE.as_nanos() as u64, "{slice} ns");
     }
 
+    /// The twin of `a_pinned_shard_stays_on_its_cpu_and_polls` in `rt::tests`.
+    #[test]
+    fn an_overprovisioned_shard_may_use_every_cpu_and_never_polls() {
+        let cpus = || core_affinity::get_core_ids().map(|c| c.len());
+        let of_the_process = cpus();
+        let l = Launch {
+            shards: 1,
+            overprovisioned: true,
+            cpus: None,
+            seed: None,
+        };
+        launch(l, move |_| async move {
+            assert_eq!(cpus(), of_the_process);
+            assert_eq!(crate::rt::spin_polls(), 0, "of its rings");
+            // That it uses less time isn't measured here: beside others, who polls gives most of its time away.
+            assert!(!super::super::shard().spins(), "before it sleeps");
+        })
+        .unwrap();
+    }
+
     #[test]
     fn errors_say_what_to_do() {
         for (code, word) in [
