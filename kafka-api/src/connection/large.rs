@@ -56,14 +56,18 @@ pub(super) async fn read_large(
             leases.push(connection.off_the_clock(lease).await?);
             connection.wants_memory.set(false);
             leased += piece;
-        }
-        if frame.is_empty() {
-            frame.reserve(length);
-            frame.extend_from_slice(&begun);
-        }
-        if class == MemoryClass::LargeFrames && frame.len() < leased {
-            let room = leased - frame.len();
-            frame = connection.off_the_clock(rt::populate(frame, room)).await;
+            let first = frame.capacity() == 0;
+            if first {
+                frame.reserve(length);
+            }
+            // Before anything is copied there: the first touch would have the shard clear a large page.
+            if class == MemoryClass::LargeFrames {
+                let room = leased - frame.len();
+                frame = connection.off_the_clock(rt::populate(frame, room)).await;
+            }
+            if first {
+                frame.extend_from_slice(&begun);
+            }
         }
         connection.missing.set((class, length - frame.len()));
         if full {
