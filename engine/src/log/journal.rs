@@ -445,7 +445,7 @@ impl Journal {
     }
 
     /// L3: the ring grows only while its live part hasn't wrapped.
-    pub fn can_grow(&self) -> bool {
+    fn can_grow(&self) -> bool {
         self.head.lap == self.superblock.tail.lap
     }
 
