@@ -29,18 +29,20 @@ fn sources(dir: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
+/// Every crate but the root's.
+const CRATES: [&str; 7] = [
+    "engine",
+    "raftgroup",
+    "cluster",
+    "kafka-api",
+    "node",
+    "bench",
+    "fuzz",
+];
+
 fn files() -> Vec<PathBuf> {
     let mut found = Vec::new();
-    for part in [
-        "engine",
-        "raftgroup",
-        "cluster",
-        "kafka-api",
-        "node",
-        "bench",
-        "fuzz",
-        "src",
-    ] {
+    for part in CRATES.iter().chain(&["src"]) {
         sources(&root().join(part), &mut found);
     }
     assert!(found.len() > 50, "the sources are where they were");
@@ -56,17 +58,8 @@ fn inside(file: &Path) -> String {
 }
 
 fn manifests() -> Vec<PathBuf> {
-    let folders = [
-        "",
-        "engine",
-        "raftgroup",
-        "cluster",
-        "kafka-api",
-        "node",
-        "bench",
-        "fuzz",
-    ];
-    folders.map(|f| root().join(f).join("Cargo.toml")).into()
+    let folders = [""].iter().chain(&CRATES);
+    folders.map(|f| root().join(f).join("Cargo.toml")).collect()
 }
 
 /// Lines of the manifests that name the switch: that it exists, and what the real runtime is built with.
